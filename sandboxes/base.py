@@ -1,0 +1,174 @@
+"""The contract of a sandbox: one closed box in which the tools of one rollout run.
+
+Promises every backend keeps:
+
+- a command that fails, is killed or times out is a value (``ExecResult``); a failure of the box is an error
+  (``sandboxes.errors``), and the two are never mixed up;
+- a timeout kills the command's processes inside the box;
+- a closed box refuses every call with ``SandboxClosed``; ``close`` may be called again, is safe against
+  cancellation, and leaves no process, mount, folder or container behind.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+WORKDIR = "/workspace"
+Network = Literal["none", "bridge"]
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What a box is made of. Sizes in MiB, ``cpus`` in cores; ``None`` means the backend's default."""
+
+    image: str | None = None
+    """An image of the backend (Docker: a tag). ``None``: the default image of the backend."""
+    root: Path | None = None
+    """An unpacked root file system, for backends without images."""
+    workdir: str = WORKDIR
+    user: str | None = None
+    cpus: float = 1.0
+    memory_mb: int = 1024
+    pids: int = 256
+    disk_mb: int = 512
+    network: Network = "none"
+    env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """What a command did. ``exit_code`` is 128 + the signal where one ended it, and 124 after a timeout."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    """Empty where the call merged the streams."""
+    duration_s: float
+    timed_out: bool = False
+    omitted_bytes: int = 0
+    """How many bytes of the middle of the output were cut (the head and the tail are kept)."""
+
+    @property
+    def output(self) -> str:
+        """Both streams as text, undecodable bytes replaced."""
+        return (self.stdout + self.stderr).decode("utf-8", errors="replace")
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """A background process of a box. ``exit_code`` is None while it runs."""
+
+    process_id: str
+    command: str
+    exit_code: int | None
+    output: bytes
+    omitted_bytes: int = 0
+
+
+class Shell(ABC):
+    """A session in a box: the working folder and exported variables last from one command to the next.
+
+    A command that hangs is killed at its timeout and does not take the session with it.
+    """
+
+    @abstractmethod
+    async def run(self, command: str, *, timeout_s: float = 180.0, output_limit: int = 50_000) -> ExecResult:
+        """Run shell text; both streams come merged, in order, in ``stdout``."""
+
+
+class Sandbox(ABC):
+    """One box. Made by ``sandboxes.open_sandbox``; every method raises ``SandboxClosed`` after ``close``."""
+
+    backend: ClassVar[str]
+
+    def __init__(self, sandbox_id: str, spec: SandboxSpec) -> None:
+        self.id = sandbox_id
+        self.spec = spec
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether ``close`` was called or the box died."""
+
+    @abstractmethod
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes = b"",
+        timeout_s: float | None = 180.0,
+        output_limit: int = 1_000_000,
+        merge_stderr: bool = False,
+    ) -> ExecResult:
+        """Run an argv, or shell text (by ``bash`` where the box has it, else ``sh``), in its own process group.
+
+        ``env`` is added to the box's own small environment; nothing of a shell session leaks in. ``user`` None
+        is the box's user.
+
+        Raises: SandboxClosed, SandboxTimeout (the box did not answer well after ``timeout_s``).
+        """
+
+    @abstractmethod
+    def shell(self) -> Shell:
+        """A new session; cheap, started at its first command."""
+
+    @abstractmethod
+    async def read(self, path: str, *, limit: int = 100_000_000) -> bytes:
+        """Raises: SandboxFileError (``errno`` set), OutputLimitExceeded, SandboxClosed."""
+
+    @abstractmethod
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644, user: str | None = None) -> None:
+        """Write a file, making its folders; it belongs to ``user`` (the box's user).
+
+        Raises: SandboxFileError, SandboxClosed.
+        """
+
+    @abstractmethod
+    async def upload(self, source: Path, target: str) -> int:
+        """Copy a file or a tree in: modes, empty folders, symlinks that stay inside the tree. Returns its files.
+
+        Raises: SandboxFileError, FileNotFoundError, SandboxClosed.
+        """
+
+    @abstractmethod
+    async def download(self, source: str, target: Path, *, limit: int = 1_000_000_000) -> int:
+        """Copy a file or a tree out; nothing is ever written outside ``target``. Returns its files.
+
+        Raises: SandboxFileError, OutputLimitExceeded, SandboxClosed.
+        """
+
+    @abstractmethod
+    async def start(self, command: str, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
+        """Start shell text in the background and return its process id (``proc_…``)."""
+
+    @abstractmethod
+    async def poll(self, process_id: str) -> ProcessStatus:
+        """Raises: KeyError where this box has no such process."""
+
+    @abstractmethod
+    async def send(self, process_id: str, data: bytes, *, eof: bool = False) -> None:
+        """Write to the standard input of a background process."""
+
+    @abstractmethod
+    async def kill(self, process_id: str) -> None:
+        """Kill a background process with all that it started."""
+
+    @abstractmethod
+    async def processes(self) -> list[ProcessStatus]:
+        """The background processes of this box, in order of start."""
+
+    @abstractmethod
+    async def kill_all(self) -> int:
+        """Kill every process of the box but its own; returns how many there were. Done before grading."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Remove the box and all that it made."""

@@ -1,0 +1,45 @@
+"""What can go wrong with a sandbox, apart from what the command in it did.
+
+    SandboxError
+    ├── SandboxUnavailable   the backend cannot be used here (no daemon, no namespaces, no image)
+    │   └── ImageNotFound    the image that was asked for is not there; says how to make it
+    ├── SandboxStartError    the backend is there, but this box did not start
+    ├── SandboxClosed        the box was closed, or its process is gone; nothing can run in it
+    ├── SandboxTimeout       the box itself did not answer in time (never a slow command)
+    ├── SandboxFileError     a file could not be read or written (also an ``OSError``)
+    └── OutputLimitExceeded  a file is larger than the limit of the call
+
+A command that fails, is killed, or times out is not an error: it is an ``ExecResult``.
+"""
+
+
+class SandboxError(Exception):
+    """Base of every error of this package."""
+
+
+class SandboxUnavailable(SandboxError):
+    """The backend cannot be used on this machine; the message says what to install or change."""
+
+
+class ImageNotFound(SandboxUnavailable):
+    """The image that was asked for does not exist; it is never replaced by another."""
+
+
+class SandboxStartError(SandboxError):
+    """The box did not start."""
+
+
+class SandboxClosed(SandboxError):
+    """The box is closed or gone."""
+
+
+class SandboxTimeout(SandboxError):
+    """The box did not answer before the deadline of the call."""
+
+
+class SandboxFileError(SandboxError, OSError):
+    """A file of the box could not be read or written."""
+
+
+class OutputLimitExceeded(SandboxError):
+    """A file is larger than the call allows."""
