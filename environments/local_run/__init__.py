@@ -1,0 +1,1 @@
+"""Runs of the whole system on one machine: engine, trajectory server, environment and trainer as child processes."""

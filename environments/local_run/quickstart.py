@@ -1,0 +1,257 @@
+"""The whole loop on this machine: a small policy learns to use a shell in sandboxes, in a few minutes on two cores.
+
+Engine, trajectory server, environment and trainer run as child processes, as they would on several machines. The
+policy is evaluated on held-out tasks before and after, greedily, beside a policy of random commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from environments.local_run.curve import Point, draw_png, draw_text, read_curve
+from environments.local_run.evaluation import SuccessRate, read_success_rate
+from environments.local_run.ports import free_ports
+from environments.local_run.processes import Child, ChildFailed, ChildSpec, ProcessGroup, answers
+from sandboxes import check_backend
+from sandboxes.errors import SandboxUnavailable
+
+ENVIRONMENT = "environments.terminal_test_env.terminal_test_env"
+RANDOM_POLICY = "environments.terminal_test_env.random_policy"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line chose."""
+
+    folder: Path
+    steps: int
+    eval_size: int
+    seed: int
+    backend: str
+    model: str
+
+
+@dataclass
+class Run:
+    """One quickstart: its children, its ports and what it measured."""
+
+    settings: Settings
+    group: ProcessGroup
+    console: Console
+    engine_port: int
+    server_port: int
+    rates: dict[str, SuccessRate] = field(default_factory=dict)
+
+    @property
+    def trainer_folder(self) -> Path:
+        return self.settings.folder / "trainer"
+
+    def engine(self, model: str) -> ChildSpec:
+        argv = [sys.executable, "-m", "trainer.serve", "--model", model, "--port", str(self.engine_port)]
+        return ChildSpec("engine", argv, ready=answers(f"http://127.0.0.1:{self.engine_port}/health"))
+
+    def random_policy(self) -> ChildSpec:
+        argv = [sys.executable, "-m", RANDOM_POLICY, "--port", str(self.engine_port), "--seed", str(self.settings.seed)]
+        return ChildSpec("random_policy", argv, ready=answers(f"http://127.0.0.1:{self.engine_port}/health"))
+
+    def server(self) -> ChildSpec:
+        store = str(self.settings.folder / "queue.sqlite")
+        argv = [sys.executable, "-m", "atroposlib.cli.run_api", "--port", str(self.server_port), "--store", store]
+        return ChildSpec("server", argv, ready=answers(f"http://127.0.0.1:{self.server_port}/status"))
+
+    def environment(self, mode: str, *flags: str) -> ChildSpec:
+        argv = [
+            *(sys.executable, "-m", ENVIRONMENT, mode),
+            *("--openai.base_url", f"http://127.0.0.1:{self.engine_port}/v1"),
+            *("--env.rollout_server_url", f"http://127.0.0.1:{self.server_port}"),
+            *("--env.terminal_backend", self.settings.backend),
+            *("--env.seed", str(self.settings.seed)),
+            *("--env.use_wandb", "false"),
+            *flags,
+        ]
+        return ChildSpec(f"environment_{mode}", argv)
+
+    def trainer(self) -> ChildSpec:
+        argv = [
+            *(sys.executable, "-m", "trainer.grpo", "--model", self.settings.model),
+            *("--atropos-url", f"http://127.0.0.1:{self.server_port}"),
+            *("--vllm-port", str(self.engine_port)),
+            *("--training-steps", str(self.settings.steps)),
+            *("--save-path", str(self.trainer_folder)),
+            *("--checkpoint-interval", str(self.settings.steps)),
+            *("--seed", str(self.settings.seed)),
+        ]
+        return ChildSpec("trainer", argv, ready=answers(f"http://127.0.0.1:{self.engine_port}/health"))
+
+    async def evaluate(self, name: str, engine: ChildSpec) -> SuccessRate:
+        """Evaluate whatever ``engine`` serves on the held-out tasks."""
+        folder = self.settings.folder / "evaluations" / name.replace(" ", "_")
+        self.console.print(f"Evaluating {name} on {self.settings.eval_size} held-out tasks ...")
+        serving = await self.group.start(engine)
+        flags = ("--env.eval_size", str(self.settings.eval_size), "--env.data_dir_to_save_evals", str(folder))
+        await self.group.run(self.environment("evaluate", *flags))
+        await self.group.end(serving)
+        self.rates[name] = read_success_rate(folder / "samples.jsonl")
+        self.console.print(f"  success {self.rates[name]}")
+        return self.rates[name]
+
+    async def train(self) -> list[Point]:
+        """Train until the trainer has done its steps; show each step as it comes."""
+        server = await self.group.start(self.server())
+        trainer = await self.group.start(self.trainer())
+        environment = await self.group.start(self.environment("serve"))
+        started = time.monotonic()
+        with Live(console=self.console, refresh_per_second=2) as live:
+            while trainer.running:
+                live.update(self._table(time.monotonic() - started))
+                self.group.check(server)
+                if not environment.running and environment.process.returncode != 0:
+                    raise environment.failure(f"ended with exit code {environment.process.returncode}")
+                await asyncio.sleep(0.5)
+            live.update(self._table(time.monotonic() - started))
+        await self._end_training(trainer, environment, server)
+        return read_curve(self.trainer_folder / "metrics.jsonl")
+
+    async def _end_training(self, trainer: Child, environment: Child, server: Child) -> None:
+        if trainer.process.returncode != 0:
+            raise trainer.failure(f"ended with exit code {trainer.process.returncode}")
+        await self.group.end(environment)
+        await self.group.end(server)
+
+    def _table(self, elapsed_s: float) -> Table:
+        points = read_curve(self.trainer_folder / "metrics.jsonl")
+        table = Table(title=f"training, {elapsed_s:.0f} s")
+        for column in ("step", "reward", "tokens/s", "logprob gap", "boxes"):
+            table.add_column(column, justify="right")
+        for point in points[-8:]:
+            last = point is points[-1]
+            table.add_row(
+                f"{point.step}/{self.settings.steps}",
+                f"{point.reward:.3f}",
+                f"{point.tokens_per_s:.0f}",
+                f"{point.logprob_gap:.1e}",
+                str(self._boxes()) if last else "",
+            )
+        return table
+
+    def _boxes(self) -> int:
+        """How many boxes the environment holds open now, as its tracker last wrote it."""
+        metrics = self.settings.folder / "environment" / "metrics.jsonl"
+        if not metrics.exists():
+            return 0
+        lines = metrics.read_text().split("\n")[:-1]
+        return int(json.loads(lines[-1]).get("sandbox/open", 0)) if lines else 0
+
+
+def checkpoint(folder: Path) -> Path:
+    """The newest checkpoint of a trainer.
+
+    Raises: FileNotFoundError where there is none.
+    """
+    found = sorted(folder.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
+    if not found:
+        raise FileNotFoundError(f"the trainer left no checkpoint in {folder}")
+    return found[-1]
+
+
+def report(run: Run, points: Sequence[Point], seconds: float) -> None:
+    """Write ``summary.json`` and ``curve.png``, and show both."""
+    folder = run.settings.folder
+    draw_png(points, {name: rate.rate for name, rate in run.rates.items()}, folder / "curve.png")
+    summary = {
+        "seed": run.settings.seed,
+        "steps": run.settings.steps,
+        "seconds": round(seconds, 1),
+        "held_out_success": {
+            name: {"rate": rate.rate, "low_95": rate.low, "high_95": rate.high, "items": rate.items}
+            for name, rate in run.rates.items()
+        },
+        "reward_by_step": [round(point.reward, 4) for point in points],
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    run.console.print(draw_text(points), highlight=False, markup=False)
+    table = Table(title=f"held-out tasks, full success, greedy, seed {run.settings.seed}")
+    for column in ("policy", "success", "95 % interval", "tasks"):
+        table.add_column(column, justify="left" if column == "policy" else "right")
+    for name, rate in run.rates.items():
+        interval = f"{rate.low:.1%} - {rate.high:.1%}"
+        table.add_row(name, f"{rate.rate:.1%}", interval, f"{rate.successes}/{rate.items}")
+    run.console.print(table)
+    run.console.print(f"{seconds:.0f} s. Everything this run wrote is in {folder}:")
+    for path in sorted(folder.iterdir()):
+        run.console.print(f"  {path.name}{'/' if path.is_dir() else ''}")
+
+
+async def quickstart(settings: Settings, console: Console) -> None:
+    """Evaluate, train, evaluate again, report."""
+    started = time.monotonic()
+    engine_port, server_port = free_ports(2)
+    async with ProcessGroup(settings.folder / "logs") as group:
+        run = Run(settings, group, console, engine_port, server_port)
+        await run.evaluate("random commands", run.random_policy())
+        await run.evaluate("untrained policy", run.engine(settings.model))
+        points = await run.train()
+        await run.evaluate("trained policy", run.engine(str(checkpoint(run.trainer_folder))))
+    report(run, points, time.monotonic() - started)
+
+
+def parse(argv: Sequence[str] | None) -> Settings:
+    parser = argparse.ArgumentParser(prog="./quickstart", description=__doc__)
+    parser.add_argument("--steps", type=int, default=40, help="training steps")
+    parser.add_argument("--eval-size", type=int, default=200, help="held-out tasks of each evaluation")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", default="auto", help="where tools run: auto, bubblewrap, docker")
+    parser.add_argument("--model", default="tiny", help="a model folder, or tiny: the policy that ships")
+    parser.add_argument("--folder", type=Path, help="where to write (default: runs/quickstart-<time>)")
+    options = parser.parse_args(argv)
+    if options.steps < 1 or options.eval_size < 1:
+        parser.error("--steps and --eval-size must be at least 1")
+    folder = options.folder or Path("runs") / time.strftime("quickstart-%Y%m%d-%H%M%S")
+    return Settings(folder.resolve(), options.steps, options.eval_size, options.seed, options.backend, options.model)
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: nothing is left behind."""
+    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    settings = parse(argv)
+    console, errors = Console(), Console(stderr=True)
+    try:
+        check_backend(settings.backend)
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        with _sigterm_as_interrupt():
+            asyncio.run(quickstart(settings, console))
+    except (SandboxUnavailable, OSError) as error:
+        errors.print(str(error), highlight=False, markup=False)
+        return 2
+    except ChildFailed as error:
+        errors.print(str(error), highlight=False, markup=False)
+        return 1
+    except KeyboardInterrupt:
+        errors.print(f"Stopped; every process of this run has ended. What it wrote is in {settings.folder}.")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
