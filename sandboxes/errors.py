@@ -3,6 +3,7 @@
     SandboxError
     ├── SandboxUnavailable   the backend cannot be used here (no daemon, no namespaces, no image)
     │   └── ImageNotFound    the image that was asked for is not there; says how to make it
+    ├── ImageBuildError      an image or root file system could not be made; says what to install or change
     ├── SandboxStartError    the backend is there, but this box did not start
     ├── SandboxClosed        the box was closed, or its process is gone; nothing can run in it
     ├── SandboxTimeout       the box itself did not answer in time (never a slow command)
@@ -23,6 +24,10 @@ class SandboxUnavailable(SandboxError):
 
 class ImageNotFound(SandboxUnavailable):
     """The image that was asked for does not exist; it is never replaced by another."""
+
+
+class ImageBuildError(SandboxError):
+    """An image or root file system could not be made here; the message says what to install or change."""
 
 
 class SandboxStartError(SandboxError):

@@ -90,7 +90,7 @@ class OwnedName:
 
 
 def owned_name(box_id: str, owner: Owner | None = None) -> str:
-    """A name for a folder or cgroup of box ``box_id``, which must consist of letters, digits, ``_``, ``.`` and ``-``."""
+    """A name for a folder or cgroup of box ``box_id`` (letters, digits, ``_``, ``.``, ``-``). Raises: ValueError."""
     owner = owner or Owner.current()
     name = f"hermes-{owner.pid}-{owner.start_ticks}-{owner.boot_id}-{owner.pid_namespace}-{box_id}"
     if not _NAME.fullmatch(name):
