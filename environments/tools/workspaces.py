@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import posixpath
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -45,63 +45,66 @@ class BoxPlan:
     spec: SandboxSpec
     command_timeout_s: float = 120.0
     """How long a command of the agent may run where the model names no timeout."""
-    prepare: Callable[[Sandbox], Awaitable[None]] | None = None
+    prepare: Callable[[Workspace], Awaitable[None]] | None = None
     """Puts into the fresh box what the task starts from, before its first command."""
+    grading_env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the commands that a verifier runs."""
 
 
 class Workspace:
     """The box, the shell session and the notes of one task."""
 
-    def __init__(self, task_id: str, plan: BoxPlan) -> None:
+    def __init__(self, task_id: str, plan: BoxPlan, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.task_id = task_id
         self.plan = plan
+        self.loop = loop
+        """The event loop that the box lives on; None: the one that opens it."""
         self.todos = TodoList()
         self.saved_results = 0
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop that the box lives on."""
         self._box: Sandbox | None = None
         self._shell: Shell | None = None
         self._home: str | None = None
-        self._opening = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._closed = False
-        self._grading = False
+        self._agent_acted = False
 
     @property
     def closed(self) -> bool:
         return self._closed
-
-    @property
-    def opened(self) -> bool:
-        """Whether the box was ever needed."""
-        return self._box is not None
 
     async def box(self) -> Sandbox:
         """The box, opened and prepared at the first call.
 
         Raises: WorkspaceClosed; what the backend raises where it cannot start one; what ``plan.prepare`` raises.
         """
-        async with self._opening:
+        if _preparing.get() is self and self._box is not None:
+            return self._box
+        async with self._lock:
             self._refuse_closed()
             if self._box is None:
-                self._box = await self._open()
-                self.loop = asyncio.get_running_loop()
+                await self._open()
+            assert self._box is not None
             return self._box
 
     async def shell(self) -> Shell:
-        """The agent's session: its folder and its exported variables last from call to call."""
+        """The session: its folder and its exported variables last from call to call."""
         box = await self.box()
-        if self._grading:
-            raise WorkspaceClosed(f"The agent's part of task {self.task_id} is over.")
         if self._shell is None:
             self._shell = box.shell()
         return self._shell
 
+    def agent_acts(self) -> None:
+        """Note that the agent, not a verifier, is about to use the box."""
+        self._agent_acted = True
+
     async def end_agent_part(self) -> None:
-        """Kill what the agent left running and drop its session, so that neither is there during grading."""
-        self._grading = True
-        self._shell = None
-        if self._box is not None and not self._closed:
-            await self._box.kill_all()
+        """Kill what the agent left running and drop its session; nothing where it did not act since the last time."""
+        if self._agent_acted and self._box is not None:
+            async with self._lock:
+                self._refuse_closed()
+                self._shell = None
+                await self._box.kill_all()
+                self._agent_acted = False
 
     def absolute(self, path: str) -> str:
         """``path`` as the box sees it: relative paths start at the working folder."""
@@ -119,22 +122,26 @@ class Workspace:
         _directory.forget(self.task_id)
         await finish(self._close_box())
 
-    async def _open(self) -> Sandbox:
+    async def _open(self) -> None:
         from sandboxes import start_sandbox
 
-        box = await start_sandbox(self.plan.backend, self.plan.spec)
+        self._box = await start_sandbox(self.plan.backend, self.plan.spec)
+        self.loop = asyncio.get_running_loop()
+        token = _preparing.set(self)
         try:
             if self.plan.prepare is not None:
-                await self.plan.prepare(box)
+                await self.plan.prepare(self)
             self._refuse_closed()
         except BaseException:
+            box, self._box = self._box, None
             await finish(box.close())
             raise
-        return box
+        finally:
+            _preparing.reset(token)
 
     async def _close_box(self) -> None:
-        # An open in progress holds the lock; it sees that the workspace is closed and removes its own box.
-        async with self._opening:
+        # An opening in progress holds the lock; it sees that the workspace is closed and removes its own box.
+        async with self._lock:
             box, self._box, self._shell = self._box, None, None
         if box is not None:
             await box.close()
@@ -149,6 +156,10 @@ class Workspace:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise WorkspaceClosed(f"Task {self.task_id} is closed: its box is gone.")
+
+
+_preparing: ContextVar[Workspace | None] = ContextVar("preparing_workspace", default=None)
+"""The workspace whose ``plan.prepare`` is running here: it may use the box that nobody else may use yet."""
 
 
 async def finish(work: Awaitable[None]) -> None:
@@ -198,13 +209,14 @@ class WorkspaceScope:
     """Who owns the workspaces that are made while it lasts."""
 
     plan: BoxPlan
+    loop: asyncio.AbstractEventLoop | None = None
     workspaces: dict[str, Workspace] = field(default_factory=dict)
 
     def bind(self, task_id: str, plan: BoxPlan) -> Workspace:
         """Plan a box for ``task_id``. Raises: WorkspaceError where the task has one already."""
         if _directory.find(task_id) is not None:
             raise WorkspaceError(f"Task {task_id} has a workspace already; bind an item before its first tool call.")
-        workspace = Workspace(task_id, plan)
+        workspace = Workspace(task_id, plan, self.loop)
         self.workspaces[task_id] = workspace
         _directory.add(workspace)
         return workspace
@@ -226,7 +238,7 @@ _scope: ContextVar[WorkspaceScope | None] = ContextVar("workspace_scope", defaul
 @contextlib.asynccontextmanager
 async def workspace_scope(plan: BoxPlan) -> AsyncIterator[WorkspaceScope]:
     """Tasks first heard of inside get a box made after ``plan``; all of them are closed at the end."""
-    scope = WorkspaceScope(plan)
+    scope = WorkspaceScope(plan, asyncio.get_running_loop())
     token = _scope.set(scope)
     try:
         yield scope
@@ -240,19 +252,19 @@ def current_scope() -> WorkspaceScope | None:
     return _scope.get()
 
 
-def workspace_of(task_id: str) -> Workspace:
-    """The workspace of a task, planned after the current scope where the task is new.
+def workspace_of(task_id: str, scope: WorkspaceScope | None = None) -> Workspace:
+    """The workspace of a task, planned after ``scope`` (or the current one) where the task is new.
 
     Raises: WorkspaceClosed for a task that is over; WorkspaceError outside every scope.
     """
     workspace = _directory.find(task_id)
     if workspace is not None:
         return workspace
-    scope = _scope.get()
+    scope = scope or _scope.get()
     if scope is None:
         raise WorkspaceError(
             f"No sandbox is planned for task {task_id}. Inside an environment there always is one; elsewhere write "
-            "`async with workspace_scope(BoxPlan(backend, SandboxSpec())):` around the loop "
-            "(environments.tools.workspaces)."
+            "`async with workspace_scope(BoxPlan(backend, SandboxSpec())):` around the loop, or "
+            "`with ToolContext.open(backend) as ctx:`."
         )
     return scope.bind(task_id, scope.plan)
