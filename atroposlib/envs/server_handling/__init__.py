@@ -1,0 +1,1 @@
+"""Clients of inference engines, and the recording of rollouts token by token."""

@@ -1,0 +1,41 @@
+"""What an engine tells about the tokens it consumed and sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SampledTokens:
+    """One completion: the ids the engine sampled and the logprob of each, as the engine gave them, unchecked."""
+
+    ids: list[int]
+    logprobs: list[float | None]
+    finish_reason: str
+    policy_version: str | None = None
+    """The weights that sampled it, where the engine says so; ``"a..b"`` if they changed on the way."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The answer to one prompt of ids: what was consumed and, per completion, what was sampled."""
+
+    prompt_ids: list[int]
+    completions: tuple[SampledTokens, ...]
+    prompt_ids_from_engine: bool = True
+    """False where the engine does not echo the prompt, so that ``prompt_ids`` is only what was sent."""
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What one probe found out about an engine."""
+
+    token_exact: bool
+    """It consumes ids and answers with the ids and logprobs it sampled."""
+    reason: str = ""
+    """Why it is not token-exact; empty if it is."""
+    model_name: str = ""
+    max_model_len: int | None = None
+    """The longest sequence in tokens, prompt and completion together, where the engine says so."""
+    engine: str = ""
+    """The dialect that was spoken: ``openai``, ``vllm``, ``sglang``, ``trl`` or ``scripted``."""

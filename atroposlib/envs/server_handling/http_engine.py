@@ -1,0 +1,242 @@
+"""What engines over HTTP have in common: OpenAI's chat and text endpoints, model discovery, health, the probe.
+
+Ids go over ``/v1/completions`` in the dialect of stock vLLM: ``prompt`` as ids, ``logprobs``, ``return_token_ids``; the
+answer carries ``choices[].prompt_token_ids``, ``choices[].token_ids`` and ``choices[].logprobs.token_logprobs``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from atroposlib.envs.server_handling.completions import merge_choices, read_chat_completion, read_completion, together
+from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens
+from atroposlib.envs.server_handling.http_client import EngineHttp
+from atroposlib.envs.server_handling.reasoning import ReasoningConfig
+from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig, TokensAndLogprobs
+from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, NotTokenExact
+
+if TYPE_CHECKING:
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletion
+
+logger = logging.getLogger(__name__)
+
+PROBE_PROMPT = [1]
+HEALTH_TIMEOUT_S = 10.0
+MODELS_IN_ERROR = 20
+
+
+class HttpEngine(APIServer):
+    """An engine at ``config.base_url``. Requests whose arguments the engine does not know are the engine's to refuse.
+
+    Raises on use:
+        ConfigError: there is no URL, no key where one was named, or a model has to be chosen from several.
+    """
+
+    health_path = "models"
+    """Asked by GET to see whether the engine is up; a leading slash starts at the root of the host."""
+
+    def __init__(self, config: APIServerConfig, reasoning_config: ReasoningConfig | None = None) -> None:
+        super().__init__(config, reasoning_config)
+        if not config.base_url:
+            raise ConfigError("the engine has no URL; set --openai.base_url, such as http://localhost:9001/v1")
+        self._url = config.base_url
+        self._root = "{0.scheme}://{0.netloc}".format(urlsplit(config.base_url))
+        key = config.resolve_api_key()
+        self._http = EngineHttp({"authorization": f"Bearer {key}"} if key else {}, timeout_s=float(config.timeout))
+        self._looking_up_model = asyncio.Lock()
+        self._facts: EngineFacts | None = None
+
+    # up, which model, which abilities
+
+    async def wait_until_ready(self) -> None:
+        """Return when the engine answers.
+
+        Raises:
+            EngineUnavailable: it did not within ``config.wait_s`` seconds.
+        """
+        if not self.config.health_check:
+            return
+        deadline, delay = time.monotonic() + self.config.wait_s, 0.1
+        await self.check_server_status_task()
+        if not self.server_healthy and self.config.wait_s:
+            logger.info("waiting up to %g s for the engine at %s", self.config.wait_s, self._url)
+        while not self.server_healthy:
+            if time.monotonic() >= deadline:
+                raise EngineUnavailable(
+                    f"no engine answered at {self._url} within {self.config.wait_s:g} s; start it, or correct "
+                    "--openai.base_url (--openai.wait_s sets how long to wait)"
+                )
+            await asyncio.sleep(delay)
+            delay = min(2.0, delay * 2)
+            await self.check_server_status_task()
+
+    async def check_server_status_task(self, chat_completion: bool = True) -> None:
+        """Ask once whether the engine answers; generates nothing and costs nothing."""
+        try:
+            await self._http.get(self._at(self.health_path), HEALTH_TIMEOUT_S)
+        except EngineRefused:
+            self.server_healthy = True  # somebody answered; what it thinks of real requests is another matter
+        except EngineUnavailable as error:
+            logger.debug("health check failed: %s", error)
+            self.server_healthy = False
+        else:
+            self.server_healthy = True
+
+    async def probe(self) -> EngineFacts:
+        """Find out, by one request for one token, whether the engine is token-exact. Later calls remember.
+
+        Raises:
+            EngineUnavailable: the engine does not answer.
+            EngineRefused: it wants another key (401, 403).
+        """
+        if self._facts is None:
+            model = await self._model()
+            reason = await self._why_not_token_exact()
+            self._facts = EngineFacts(
+                token_exact=not reason,
+                reason=reason,
+                model_name=model,
+                max_model_len=await self._max_model_len(model),
+                engine=self.config.server_type,
+            )
+        return self._facts
+
+    async def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        await self._http.close()
+
+    async def _why_not_token_exact(self) -> str:
+        try:
+            answer = await self.generate(input_ids=PROBE_PROMPT, max_tokens=1, temperature=1.0)
+        except NotTokenExact as error:
+            return str(error)
+        except EngineRefused as error:
+            if error.status in (401, 403):
+                raise
+            return f"it refused a completion from ids: {error}"
+        if answer.prompt_ids != PROBE_PROMPT:
+            return f"it was sent the ids {PROBE_PROMPT} and consumed {answer.prompt_ids[:8]}"
+        return ""
+
+    async def _model(self) -> str:
+        if not self.config.has_model_name:
+            async with self._looking_up_model:
+                if not self.config.has_model_name:
+                    self.config.model_name = await self._discover_model()
+        return self.config.model_name
+
+    async def _discover_model(self) -> str:
+        names = [str(model["id"]) for model in await self._models()]
+        if len(names) > 1:
+            listed = ", ".join(names[:MODELS_IN_ERROR]) + (", …" if len(names) > MODELS_IN_ERROR else "")
+            raise ConfigError(f"{self._url} serves {len(names)} models; choose with --openai.model_name: {listed}")
+        return names[0] if names else self.config.model_name
+
+    async def _models(self) -> list[dict[str, Any]]:
+        try:
+            answer = await self._http.get(f"{self._url}/models", HEALTH_TIMEOUT_S)
+        except EngineRefused as error:
+            if error.status in (401, 403):
+                raise
+            return []
+        listed = answer.get("data") if isinstance(answer, dict) else None
+        return [model for model in listed or [] if isinstance(model, dict) and model.get("id")]
+
+    async def _max_model_len(self, model: str) -> int | None:
+        for entry in await self._models():
+            if entry["id"] == model and isinstance(entry.get("max_model_len"), int):
+                return int(entry["max_model_len"])
+        return None
+
+    # the four requests
+
+    async def _chat_completion_wrapper(self, **kwargs: Any) -> ChatCompletion:
+        if self.reasoning_config is not None:
+            extra = self.reasoning_config.build_extra_body(self._url)
+            kwargs["extra_body"] = {**(extra or {}), **(kwargs.get("extra_body") or {})}
+        answer: ChatCompletion = await self._choices("chat/completions", read_chat_completion, kwargs)
+        return answer
+
+    async def _completion_wrapper(self, **kwargs: Any) -> Completion:
+        answer: Completion = await self._choices("completions", read_completion, kwargs)
+        return answer
+
+    async def _tokens_and_logprobs_completion_wrapper(self, **kwargs: Any) -> TokensAndLogprobs:
+        answer = await self._generate_wrapper(**kwargs)
+        ids, logprobs = [c.ids for c in answer.completions], [c.logprobs for c in answer.completions]
+        return answer.prompt_ids, ids, logprobs, [c.finish_reason for c in answer.completions]
+
+    async def _generate_wrapper(self, **kwargs: Any) -> Generation:
+        prompt = _prompt_of(kwargs)
+        answer = await self._post("completions", {**kwargs, "prompt": prompt, "logprobs": 0, "return_token_ids": True})
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        if not choices:
+            raise EngineUnavailable(f"{self._url} answered without choices: {str(answer)[:500]}")
+        echoed = choices[0].get("prompt_token_ids") or answer.get("prompt_token_ids")
+        if echoed is None and isinstance(prompt, str):
+            raise NotTokenExact(f"{self._url} does not tell the ids of a text prompt; {self.token_exact_hint}")
+        return Generation(
+            prompt_ids=echoed if echoed is not None else list(prompt),
+            completions=tuple(self._sampled(choice, answer) for choice in choices),
+            prompt_ids_from_engine=echoed is not None,
+        )
+
+    def _sampled(self, choice: dict[str, Any], answer: dict[str, Any]) -> SampledTokens:
+        ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+        if ids is None or logprobs is None:
+            missing = "token ids" if ids is None else "logprobs"
+            raise NotTokenExact(f"{self._url} answers without the {missing} it sampled; {self.token_exact_hint}")
+        return SampledTokens(ids, logprobs, choice.get("finish_reason") or "", policy_version(choice, answer))
+
+    # the wire
+
+    async def _choices(self, path: str, read: Any, kwargs: dict[str, Any]) -> Any:
+        """Ask for ``n`` choices, one by one where the engine gives only one at a time."""
+        wanted = kwargs.get("n") or 1
+        if wanted > 1 and self.config.n_kwarg_is_ignored:
+            return merge_choices(await together(self._choices(path, read, {**kwargs, "n": 1}) for _ in range(wanted)))
+        answer = read(await self._post(path, kwargs))
+        missing = wanted - len(answer.choices)
+        if missing <= 0:
+            return answer
+        self.config.n_kwarg_is_ignored = True
+        more = await together(self._choices(path, read, {**kwargs, "n": 1}) for _ in range(missing))
+        return merge_choices([answer, *more])
+
+    async def _post(self, path: str, kwargs: dict[str, Any]) -> Any:
+        body = {name: value for name, value in kwargs.items() if value is not None}
+        timeout = body.pop("timeout", None)
+        extra = body.pop("extra_body", None) or {}
+        body["model"] = await self._model()
+        return await self._http.post(self._at(path), {**body, **extra}, timeout)
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}{path}" if path.startswith("/") else f"{self._url}/{path}"
+
+
+def policy_version(choice: dict[str, Any], answer: dict[str, Any]) -> str | None:
+    """The weights that sampled a choice: ``weight_version(s)`` or ``policy_version`` of the choice or the answer."""
+    spans = choice.get("weight_versions")
+    if spans:
+        first, last = str(spans[0].get("version")), str(spans[-1].get("version"))
+        return first if first == last else f"{first}..{last}"
+    for holder in (choice, answer):
+        for name in ("weight_version", "policy_version"):
+            if holder.get(name) is not None:
+                return str(holder[name])
+    return None
+
+
+def _prompt_of(kwargs: dict[str, Any]) -> Any:
+    """Take the prompt out of the arguments: ``input_ids``, else ``prompt``."""
+    prompt = kwargs.pop("prompt", None)
+    ids = kwargs.pop("input_ids", None)
+    kwargs.pop("messages", None)
+    if ids is None and prompt is None:
+        raise ConfigError("a completion in tokens needs input_ids=[...] or prompt=")
+    return prompt if ids is None else ids
