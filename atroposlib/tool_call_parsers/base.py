@@ -1,0 +1,179 @@
+"""The contract of a tool-call parser: what a model wrote → what it said, and the tools it called.
+
+Promises every format keeps:
+
+- each call is read alone: a broken one takes no other with it;
+- a call that cannot be read is returned all the same, with ``error`` set and the raw text as its arguments, so that the
+  model can be told; it is never dropped, guessed or taken for the final answer;
+- what stands before, between and after the calls is kept as content;
+- calls that a model merely thinks about (inside ``<think>…</think>``) are no calls;
+- parsing never raises, and its time grows with the length of the text.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+UNREADABLE_NAME = "unreadable_tool_call"
+"""Name of a call that names no tool."""
+
+MAX_CALLS = 256
+"""Blocks of calls that are read in one message; it bounds the time a hostile text can take."""
+
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call. ``arguments`` is the JSON text of an object, or, where ``error`` is set, what the model wrote."""
+
+    id: str
+    """Unique; empty inside a format that leaves it to the base."""
+    name: str
+    arguments: str
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class ParsedMessage:
+    """What a model said (``None``: nothing but calls) and the calls it made, in order."""
+
+    content: str | None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True)
+class CallSpan:
+    """The stretch ``text[start:end]`` that holds these calls and nothing to keep as content."""
+
+    start: int
+    end: int
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True)
+class ToolSchemas:
+    """The JSON schemas of the tools' parameters, by tool name."""
+
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tools: Sequence[Mapping[str, Any]] | None) -> ToolSchemas:
+        """Read OpenAI's ``tools``; entries of another shape are passed over."""
+        functions = [tool.get("function") or tool for tool in tools or () if isinstance(tool, Mapping)]
+        named = [f for f in functions if isinstance(f, Mapping) and isinstance(f.get("name"), str)]
+        return cls({f["name"]: f.get("parameters") or {} for f in named})
+
+    def knows(self, tool: str) -> bool:
+        """Whether a tool of this name was offered."""
+        return tool in self.parameters
+
+    def of_parameter(self, tool: str, parameter: str) -> Mapping[str, Any]:
+        """Schema of one parameter; empty if unknown."""
+        properties = self.parameters.get(tool, {}).get("properties")
+        schema = properties.get(parameter) if isinstance(properties, Mapping) else None
+        return schema if isinstance(schema, Mapping) else {}
+
+
+class ToolCallParser(ABC):
+    """One wire format."""
+
+    name = ""
+    """What it is registered as; set by ``register_parser``."""
+
+    @abstractmethod
+    def find_calls(self, text: str, schemas: ToolSchemas) -> Iterator[CallSpan]:
+        """The calls of a text without thoughts, in order and without overlap."""
+
+    def parse(
+        self, text: str, tools: Sequence[Mapping[str, Any]] | None = None, *, call_number: int | None = None
+    ) -> ParsedMessage:
+        """Split a text into content and calls.
+
+        Args:
+            tools: OpenAI's tool list; formats that write values without types take the types from its schemas.
+            call_number: number of the first call in its rollout, from which ids are made; random ids without it.
+        """
+        start = end_of_thoughts(text)
+        thoughts, said = text[:start], text[start:]
+        spans = list(_at_most(MAX_CALLS, self.find_calls(said, ToolSchemas.of(tools)), said))
+        calls = [call for span in spans for call in span.calls]
+        if not calls:
+            return ParsedMessage(text)
+        return ParsedMessage(_join(thoughts, _outside(said, spans)), tuple(self._with_ids(calls, call_number)))
+
+    def make_id(self, number: int | None) -> str:
+        """An id for a call whose format writes none."""
+        return f"call_{uuid.uuid4().hex[:24]}" if number is None else f"call_{number:08x}"
+
+    def _with_ids(self, calls: Iterable[ToolCall], first: int | None) -> Iterator[ToolCall]:
+        for offset, call in enumerate(calls):
+            yield call if call.id else replace(call, id=self.make_id(None if first is None else first + offset))
+
+
+def end_of_thoughts(text: str) -> int:
+    """Where the thoughts that a text begins with end: 0 without any, the length of the text if they never do."""
+    if not text.lstrip().startswith(THINK_OPEN):
+        return 0
+    end = text.find(THINK_CLOSE)
+    return len(text) if end < 0 else end + len(THINK_CLOSE)
+
+
+def call_of(name: Any, arguments: Any, raw: str, id: str = "") -> ToolCall:
+    """A call as far as it was read: the name, and the arguments as an object, its JSON text, or nothing.
+
+    ``raw`` is what stands for the arguments where the call has no name. Arguments of a call with an error are never
+    the JSON text of an object, so that nobody takes them for good ones.
+    """
+    if not isinstance(name, str) or not name.strip():
+        return ToolCall(id, UNREADABLE_NAME, raw, "the call names no tool")
+    if arguments is None or arguments == "":
+        arguments = {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments, strict=False)
+        except (ValueError, RecursionError) as error:
+            return ToolCall(id, name.strip(), arguments, f"the arguments are not valid JSON: {error}")
+    if not isinstance(arguments, dict):
+        return ToolCall(id, name.strip(), dump(arguments), "the arguments must be a JSON object")
+    return ToolCall(id, name.strip(), dump(arguments))
+
+
+def dump(value: Any) -> str:
+    """JSON text with readable letters, or all in ASCII where it could not be sent otherwise."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate that the model wrote as an escape
+        return json.dumps(value)
+    return text
+
+
+def _at_most(limit: int, spans: Iterable[CallSpan], text: str) -> Iterator[CallSpan]:
+    """The first spans; all that follows them as one call that could not be read."""
+    end = 0
+    for count, span in enumerate(spans):
+        if count == limit:
+            excess = ToolCall("", UNREADABLE_NAME, text[span.start :], f"more than {limit} calls in one message")
+            yield CallSpan(end, len(text), (excess,))
+            return
+        yield span
+        end = span.end
+
+
+def _outside(text: str, spans: Sequence[CallSpan]) -> str | None:
+    """What is not part of any call, joined line by line."""
+    cuts = [0, *(edge for span in spans for edge in (span.start, span.end)), len(text)]
+    parts = [text[a:b].strip() for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
+    return "\n".join(part for part in parts if part) or None
+
+
+def _join(thoughts: str, said: str | None) -> str | None:
+    if not thoughts:
+        return said
+    return thoughts if said is None else f"{thoughts}\n\n{said}"
