@@ -1,0 +1,106 @@
+"""Putting an engine on the network: its thread, its HTTP server, and the end of both."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+
+import uvicorn
+
+from trainer.engine.chat import Words
+from trainer.engine.scheduler import Engine
+from trainer.engine.server import create_app
+from trainer.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+_KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections, so that none is closed while it is taken up again."""
+_GRACE_S = 3
+_BACKLOG = 2048
+"""Connections that wait in the kernel; those made before the server runs are among them."""
+
+
+class EngineHost:
+    """One engine behind one address, bound at once; ``serve`` in this thread or ``start`` in one of its own.
+
+    Raises: UsageError, where the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Sequence[str],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tool_call_parser: str | None = "hermes",
+    ) -> None:
+        words = Words(engine.tokenizer, tool_call_parser)
+        self._engine = engine
+        self._names = tuple(names)
+        self._socket = _bound(host, port)
+        config = uvicorn.Config(
+            create_app(engine, words, names),
+            log_level="warning",
+            access_log=False,
+            ws="none",
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="engine-http", daemon=True)
+
+    @property
+    def url(self) -> str:
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def serve(self) -> None:
+        """Serve until interrupted."""
+        self._announce()
+        self._engine.start()
+        try:
+            self._run()
+        finally:
+            self._engine.close()
+
+    def start(self) -> None:
+        """Serve in the background until ``close``."""
+        self._announce()
+        self._engine.start()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End server and engine; requests under way get an error."""
+        self._engine.close()
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+    def _announce(self) -> None:
+        logger.info("Serving %s on %s", " and ".join(repr(name) for name in self._names), self.url)
+        if not self._socket.getsockname()[0].startswith(("127.", "::1")):
+            logger.warning("Anybody who reaches %s may sample from this engine and change its weights.", self.url)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise UsageError(
+            f"The engine cannot listen on {host}:{port} ({error.strerror or error}); "
+            "end what listens there, or choose another address with --host and --port (trainer: --vllm-port)."
+        ) from error
+    return bound
