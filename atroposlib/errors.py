@@ -10,6 +10,7 @@
     │   ├── QueueUnavailable   no answer from the server after all retries
     │   ├── GroupRefused       a group that no retry will make acceptable (also a ``ValueError``)
     │   ├── QueueFull          the server's limit is reached; try again after ``retry_after_s``
+    │   ├── TrainerNotRegistered  no batch can be made before POST /register
     │   ├── UnknownEnvironment the server does not know this ``env_id``; register again
     │   └── StoreError         the server's store could not be read or written
     ├── RewardError            a reward function raised or answered nonsense; never to be read as a score of 0
@@ -71,6 +72,10 @@ class QueueFull(QueueError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class TrainerNotRegistered(QueueError):
+    """Nobody has told the server how large a batch is: POST /register first."""
 
 
 class UnknownEnvironment(QueueError):

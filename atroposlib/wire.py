@@ -236,9 +236,13 @@ class ServerStatus(TypedDict):
     batches_in_flight: int
     """Batches answered to a trainer which has not asked for the next one yet."""
     groups_received: int
+    groups_repeated: int
+    """Of those, sent again under a known ``group_id``: acknowledged, not queued twice."""
     groups_delivered: int
+    groups_refused: dict[str, int]
+    """Groups answered with an error, by reason; a sender may have sent them again."""
     groups_dropped: dict[str, int]
-    """Groups refused or given up, by reason."""
+    """Groups thrown away after they had been accepted, by reason."""
     stalled: str | None
     """Why no batch can be made although enough sequences wait; null where all is well."""
     connected_envs: int
@@ -270,6 +274,11 @@ def _group_adapter() -> TypeAdapter[ScoredDataGroup]:
     return TypeAdapter(ScoredDataGroup)
 
 
+@cache
+def _groups_adapter() -> TypeAdapter[list[ScoredDataGroup]]:
+    return TypeAdapter(Annotated[list[ScoredDataGroup], _FirstFault()])
+
+
 def read_group(body: bytes) -> ScoredDataGroup:
     """Parse and check one group. Unknown keys are dropped, absent ones stay absent.
 
@@ -281,6 +290,20 @@ def read_group(body: bytes) -> ScoredDataGroup:
         raise _refused(error) from None
     check_group(group)
     return group
+
+
+def read_groups(body: bytes) -> list[ScoredDataGroup]:
+    """Parse and check a list of groups; one that is at fault refuses them all. Raises: GroupRefused."""
+    try:
+        groups = _groups_adapter().validate_json(body)
+    except ValidationError as error:
+        raise _refused(error) from None
+    for index, group in enumerate(groups):
+        try:
+            check_group(group)
+        except GroupRefused as refusal:
+            raise GroupRefused(f"[{index}].{refusal}", refusal.field) from None
+    return groups
 
 
 def validate_group(group: Mapping[str, Any]) -> ScoredDataGroup:

@@ -1,0 +1,110 @@
+"""``run-api``: serve the trajectory API.
+
+Only this machine can reach it unless ``--host`` says otherwise; then give it a token. With ``--store`` the queue
+survives the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atroposlib.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+logger = logging.getLogger(__name__)
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="run-api", description="Serve the trajectory API.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--store", type=Path, metavar="PATH", help="file in which the queue survives the server")
+    token = parser.add_mutually_exclusive_group()
+    token.add_argument("--token", help="ask every client for 'Authorization: Bearer TOKEN'")
+    token.add_argument("--token-file", type=Path, metavar="PATH", help="the same, read from a file")
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a web page's origin that may use the server from a browser; may be repeated",
+    )
+    parser.add_argument("--max-body-mb", type=int, default=256, help="largest request, packed or unpacked")
+    parser.add_argument("--max-queue-mb", type=int, default=2048, help="how much may wait for the trainer")
+    parser.add_argument(
+        "--env-expiry", type=float, default=60.0, metavar="SECONDS", help="environments not seen for so long are dead"
+    )
+    parser.add_argument("--reload", action="store_true", help="restart on changes of the code (development)")
+    return parser.parse_args(argv)
+
+
+def make_app(arguments: argparse.Namespace) -> FastAPI:
+    """Make the server that the arguments describe. Raises: ConfigError, StoreError."""
+    from atroposlib.api.server import ServerLimits, create_app
+    from atroposlib.api.waiting_groups import QueueLimits
+
+    limits = ServerLimits(
+        body_bytes=arguments.max_body_mb * 1024**2,
+        queue=QueueLimits(bytes=arguments.max_queue_mb * 1024**2),
+        env_expiry_s=arguments.env_expiry,
+    )
+    return create_app(
+        store=arguments.store, token=_token(arguments), allowed_origins=arguments.allow_origin, limits=limits
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve until interrupted; exits with 2 where the arguments or the store are wrong."""
+    import uvicorn
+
+    arguments = parse_arguments(argv)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        if arguments.reload:
+            _check_reloadable(arguments)
+            uvicorn.run("atroposlib.api.server:app", host=arguments.host, port=arguments.port, reload=True)
+            return
+        app = make_app(arguments)
+    except (ConfigError, StoreError) as error:
+        sys.exit(_complain(error))
+    if arguments.host not in _LOOPBACK and _token(arguments) is None:
+        logger.warning("anyone who can reach %s:%d may change this run; see --token", arguments.host, arguments.port)
+    # Polls of environments, ten a second each, would drown everything else in the log.
+    uvicorn.run(app, host=arguments.host, port=arguments.port, access_log=False)
+
+
+def _token(arguments: argparse.Namespace) -> str | None:
+    if arguments.token_file is None:
+        token: str | None = arguments.token
+    else:
+        try:
+            token = arguments.token_file.read_text().strip()
+        except OSError as error:
+            raise ConfigError(f"--token-file: {error}") from error
+    if token == "":
+        raise ConfigError("--token: is empty; leave it out to run without one")
+    return token
+
+
+def _check_reloadable(arguments: argparse.Namespace) -> None:
+    if arguments.store or arguments.token or arguments.token_file:
+        raise ConfigError("--reload starts the server anew at each change, without --store and --token; leave one out")
+
+
+def _complain(error: Exception) -> int:
+    sys.stderr.write(f"run-api: {error}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    main()
