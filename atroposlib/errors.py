@@ -5,6 +5,7 @@
     ├── InferenceError         an engine did not give a usable completion
     │   ├── EngineUnavailable  no answer: not reachable, too slow, overloaded after all retries
     │   ├── EngineRefused      the engine understood and refused (4xx); the same request will be refused again
+    │   │   └── ContextFull    the conversation leaves no room for an answer; end the rollout as truncated
     │   └── NotTokenExact      the engine does not tell its own token ids and logprobs
     ├── QueueError             the trajectory server and its clients
     │   ├── QueueUnavailable   no answer from the server after all retries
@@ -44,6 +45,10 @@ class EngineRefused(InferenceError):
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+
+class ContextFull(EngineRefused):
+    """The conversation is as long as the rollout or the engine's context may be; no answer fits."""
 
 
 class NotTokenExact(InferenceError):

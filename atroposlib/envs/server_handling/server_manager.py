@@ -169,8 +169,11 @@ class ServerManager:
         base_url: str | None = None,
         preserve_think_blocks: bool = False,
         tool_call_parser: Any = None,
+        max_rollout_tokens: int | None = None,
     ) -> AsyncIterator[ManagedServer]:
         """One rollout, recorded token by token; see ``ManagedServer``. ``base_url`` pins it to one of the engines.
+
+        What was recorded has to be read inside the block: at its end it is forgotten.
 
         Raises:
             NotTokenExact: the engine does not tell the ids it sampled, and placeholders are not allowed.
@@ -183,6 +186,7 @@ class ServerManager:
             preserve_think_blocks=preserve_think_blocks,
             tool_call_parser=tool_call_parser if tool_call_parser is not None else self.tool_parser,
             allow_placeholders=self.allow_placeholders,
+            max_rollout_tokens=max_rollout_tokens,
         )
         try:
             yield managed

@@ -1,0 +1,404 @@
+"""One rollout against a token-exact engine, recorded as the very ids and logprobs that the engine consumed and sampled.
+
+A ``ManagedServer`` is used like an engine. The first prompt is rendered and encoded; after that only new messages are,
+and their ids are appended (``chat_template``, ``token_graph``). What was sampled is never decoded and encoded again.
+Where a conversation does not continue an earlier turn, it forks into a sequence of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from atroposlib.envs.server_handling.certificate import Certificate, digest
+from atroposlib.envs.server_handling.chat_template import ChatTemplate
+from atroposlib.envs.server_handling.completions import read_chat_completion, read_completion
+from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens
+from atroposlib.envs.server_handling.history import Continuation, MessageKey, Turn, find_continuation, setting_of
+from atroposlib.envs.server_handling.managed_server_adapter import ManagedServerAdapter
+from atroposlib.envs.server_handling.placeholder_server import DummyManagedServer
+from atroposlib.envs.server_handling.sequence_node import SequenceNode
+from atroposlib.envs.server_handling.server_baseline import APIServer
+from atroposlib.envs.server_handling.token_graph import Node, TokenGraph, check_sampled, ids_of, sequence_of
+from atroposlib.errors import ConfigError, ContextFull, NotTokenExact
+from atroposlib.tool_call_parsers import ParsedMessage, ToolCallParser, get_parser
+
+if TYPE_CHECKING:
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletion
+
+__all__ = ["DummyManagedServer", "ManagedServer", "ManagedServerAdapter", "SequenceNode", "open_managed_server"]
+
+T = TypeVar("T")
+HistoryPolicy = Literal["template", "keep"]
+"""What happens where the template would change earlier answers: fork as it says, or keep them as they were sampled."""
+
+LARGE_TEXT = 8_000
+"""Characters from which on encoding and rendering leave the event loop."""
+
+NOT_FOR_TOKENS = ("tool_choice", "parallel_tool_calls", "logprobs", "top_logprobs", "stream", "model")
+
+
+class ManagedServer:
+    """Records every completion; use ``ServerManager.managed_server`` to open one per rollout.
+
+    Args:
+        server: a token-exact engine.
+        tokenizer: of the engine's model; its chat template renders the messages.
+        track_tree: report every completion rather than only those that nothing continues.
+        tool_parser: name or object of the parser that reads tool calls; without one they stay text.
+        preserve_think_blocks: keep earlier thoughts in the context even where the template would drop them. Without
+            it a template that drops them makes the rollout fork there; ``forks`` counts why.
+        max_rollout_tokens: longest sequence in ids; the last turn's limit shrinks to fit.
+    """
+
+    def __init__(
+        self,
+        server: APIServer,
+        tokenizer: Any = None,
+        track_tree: bool = False,
+        tool_parser: str | ToolCallParser | None = None,
+        preserve_think_blocks: bool = False,
+        *,
+        facts: EngineFacts | None = None,
+        max_rollout_tokens: int | None = None,
+    ) -> None:
+        tokenizer = tokenizer if tokenizer is not None else getattr(server, "tokenizer", None)
+        if tokenizer is None:
+            raise ConfigError("a rollout in tokens needs the tokenizer of the model: managed_server(tokenizer=...)")
+        self.server = server
+        self.tokenizer = tokenizer
+        self.track_tree = track_tree
+        self.tool_parser = get_parser(tool_parser) if isinstance(tool_parser, str) else tool_parser
+        self.history_policy: HistoryPolicy = "keep" if preserve_think_blocks else "template"
+        self.max_rollout_tokens = max_rollout_tokens
+        self.facts = facts or EngineFacts(True, model_name=server.config.model_name, engine=server.config.server_type)
+        self._template = ChatTemplate(tokenizer)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything and begin a new rollout."""
+        self.rollout_id = uuid.uuid4().hex
+        self.forks: Counter[str] = Counter()
+        """How often, and why, a turn did not continue an earlier one."""
+        self._graph = TokenGraph()
+        self._turns: list[Turn] = []
+        self._calls_read = 0
+
+    # asking the engine
+
+    async def chat_completion(self, **kwargs: Any) -> ChatCompletion:
+        """Complete a chat; arguments as in OpenAI's API. Tool calls are read by ``tool_parser`` where tools are given.
+
+        A call that cannot be read is a tool call, too: its ``function.arguments`` is what the model wrote (no JSON
+        object) and its ``error`` says why.
+
+        Raises:
+            ContextFull: the conversation leaves no room for an answer.
+            RolloutInvalid: the template refuses the messages, or the engine's ids and logprobs do not line up.
+            EngineUnavailable, EngineRefused: see ``APIServer``.
+        """
+        messages = [_as_dict(message) for message in kwargs.pop("messages")]
+        tools, variables = kwargs.pop("tools", None) or None, _template_variables(kwargs)
+        if kwargs.get("tool_choice") == "none":
+            tools = None
+        history = tuple(MessageKey.of(message, index) for index, message in enumerate(messages))
+        setting = setting_of(tools, variables)
+        found = find_continuation(self._turns, history, setting)
+        parent, text, ids = await self._prompt(found, messages, tools, variables)
+        prompt_ids = ids_of(parent) + ids
+        answer = await self._generate(prompt_ids, kwargs)
+        continued = found.turn if found is not None and found.turn.node is parent else None
+        context = self._graph.add_context(parent, ids, text)
+        choices = []
+        for index, sampled in enumerate(answer.completions):
+            message, reason = self._record(context, sampled, tools, history, setting, continued)
+            choices.append({"index": index, "message": message, "finish_reason": reason, "logprobs": None})
+        return read_chat_completion(self._answer("chat.completion", choices, prompt_ids, answer))
+
+    async def completion(self, **kwargs: Any) -> Completion:
+        """Complete a text (``prompt``) or ids (``input_ids``, or ``prompt`` as a list of ids).
+
+        A prompt that begins with all that an earlier completion consumed and sampled (as text, special tokens
+        included) continues it.
+
+        Raises: as ``chat_completion``.
+        """
+        given = kwargs.pop("input_ids", None)
+        prompt = kwargs.pop("prompt", None) if given is None else given
+        if isinstance(prompt, str):
+            parent = self._graph.longest_text_match(prompt)
+            text = prompt[sum(len(node.text) for node in parent.path()) :]
+            encode = self._template.encode if parent is not self._graph.root else self._template.encode_prompt
+            ids = await _off_loop(len(text), encode, text)
+        else:
+            whole = _as_ids(prompt)
+            parent = self._graph.longest_match(whole)
+            ids = whole[parent.end :]
+            text = await _off_loop(len(ids), self._template.decode, ids)
+        prompt_ids = ids_of(parent) + ids
+        answer = await self._generate(prompt_ids, kwargs)
+        context = self._graph.add_context(parent, ids, text)
+        choices = []
+        for index, sampled in enumerate(answer.completions):
+            self._graph.add_sampled(context, sampled, self._template.decode(sampled.ids))
+            said = self._template.decode(self._template.without_end_token(sampled.ids), skip_special=True)
+            choices.append({"index": index, "text": said, "finish_reason": sampled.finish_reason, "logprobs": None})
+        return read_completion(self._answer("text_completion", choices, prompt_ids, answer))
+
+    # what was recorded
+
+    def get_state(self) -> dict[str, Any]:
+        """The recorded sequences: ``{"nodes": [SequenceNode, …]}``, a continuation in the place of what it continues.
+
+        With ``track_tree``: ``{"sequences": {text: SequenceNode}, "tree": the same}`` with every completion.
+        """
+        if self.track_tree:
+            sequences = self.sequences
+            return {"sequences": sequences, "tree": sequences}
+        return {"nodes": self.current_nodes}
+
+    @property
+    def current_nodes(self) -> list[SequenceNode]:
+        """One sequence per completion that nothing continues."""
+        return [self._sequence_node(leaf) for leaf in self._graph.leaves()]
+
+    @property
+    def sequences(self) -> dict[str, SequenceNode]:
+        """Every completion's sequence by its text."""
+        nodes = [self._sequence_node(node) for node in self._graph.sampled_nodes()]
+        return {node.full_text: node for node in nodes}
+
+    def certificate(self, node: SequenceNode) -> Certificate:
+        """What a sample made of ``node`` says about itself; see ``Certificate``."""
+        metadata = node.metadata or {}
+        return Certificate(
+            rollout_id=self.rollout_id,
+            engine=self.facts.engine,
+            model=self.facts.model_name,
+            policy_versions=metadata.get("policy_versions", []),
+            template=self._template.digest,
+            turns=metadata.get("turns", 0),
+            sampled_tokens=metadata.get("sampled_tokens", 0),
+            forks=self.forks.total(),
+            digest=digest(node.tokens, node.masked_tokens, node.logprobs),
+        )
+
+    def _sequence_node(self, node: Node) -> SequenceNode:
+        sequence = sequence_of(node)
+        sampled = [step for step in sequence.nodes if step.is_sampled]
+        versions = [step.policy_version for step in sampled if step.policy_version is not None]
+        return SequenceNode.model_construct(
+            full_text=sequence.text,
+            tokens=sequence.ids,
+            masked_tokens=sequence.mask,
+            logprobs=sequence.logprobs,
+            metadata={
+                "finish_reason": node.finish_reason,
+                "turns": len(sampled),
+                "sampled_tokens": sum(len(step.ids) for step in sampled),
+                "policy_versions": list(dict.fromkeys(versions)),
+                "trainable": True,
+            },
+        )
+
+    # from messages to ids
+
+    async def _prompt(
+        self,
+        found: Continuation | None,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Any,
+        variables: Mapping[str, Any],
+    ) -> tuple[Node, str, list[int]]:
+        """The node to continue, and the text and ids to add to it."""
+        if found is not None:
+            new = messages[found.new :]
+            text = await _off_loop(_size(new), self._continue, found, new, tools, variables)
+            if text is not None:
+                return found.turn.node, text, await _off_loop(len(text), self._template.encode, text)
+        elif self._turns:
+            self.forks["history_changed"] += 1
+        whole = await _off_loop(_size(messages), self._template.prompt, messages, tools, variables)
+        ids = await _off_loop(len(whole), self._template.encode, whole)
+        parent = self._graph.longest_match(ids)
+        text = whole if parent is self._graph.root else self._template.decode(ids[parent.end :])
+        return parent, text, ids[parent.end :]
+
+    def _continue(
+        self, found: Continuation, new: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any]
+    ) -> str | None:
+        """The text to add to an earlier turn, or ``None`` where the conversation has to fork."""
+        if not new:
+            return self._fork("answer_reopened")
+        turn = found.turn
+        if self.history_policy == "template":
+            if found.thoughts_dropped:
+                return self._fork("thoughts_dropped_by_client")
+            has_calls = bool(turn.answer.get("tool_calls"))
+            if not self._template.keeps_history(new, turn.has_thoughts, has_calls, tools, variables):
+                return self._fork("history_changed_by_template")
+        bridge = self._template.bridge(turn.answer, new, tools, variables)
+        return self._fork("no_seam_in_template") if bridge is None else bridge.after(self._end_token(turn.node))
+
+    def _fork(self, reason: str) -> None:
+        self.forks[reason] += 1
+
+    def _end_token(self, node: Node) -> str | None:
+        """The special token that an answer ended in."""
+        ended = bool(node.ids) and node.ids[-1] in self._template.special_ids
+        return self._template.decode(node.ids[-1:]) if ended else None
+
+    # from ids to an answer
+
+    async def _generate(self, prompt_ids: list[int], kwargs: dict[str, Any]) -> Generation:
+        settings = {name: value for name, value in kwargs.items() if name not in NOT_FOR_TOKENS}
+        settings["max_tokens"] = self._room(
+            len(prompt_ids), settings.pop("max_completion_tokens", None) or settings.get("max_tokens")
+        )
+        answer = await self.server.generate(input_ids=prompt_ids, **settings)
+        if answer.prompt_ids_from_engine and answer.prompt_ids != prompt_ids:
+            raise NotTokenExact(_difference(prompt_ids, answer.prompt_ids))
+        for sampled in answer.completions:
+            check_sampled(sampled, self._template.vocabulary)
+        return answer
+
+    def _room(self, used: int, wanted: int | None) -> int | None:
+        limits = [limit for limit in (self.max_rollout_tokens, self.facts.max_model_len) if limit]
+        if not limits:
+            return wanted
+        room = min(limits) - used
+        if room <= 0:
+            raise ContextFull(f"the conversation is {used} ids long and the limit is {min(limits)}", status=400)
+        return room if wanted is None or wanted <= 0 else min(wanted, room)
+
+    def _record(
+        self,
+        context: Node,
+        sampled: SampledTokens,
+        tools: Any,
+        history: tuple[MessageKey, ...],
+        setting: bytes,
+        continued: Turn | None,
+    ) -> tuple[dict[str, Any], str]:
+        """Add a completion to the graph; return its message and finish reason."""
+        node = self._graph.add_sampled(context, sampled, self._template.decode(sampled.ids))
+        reading = self.tool_parser is not None and tools is not None
+        said = self._template.decode(self._template.without_end_token(sampled.ids), skip_special=not reading)
+        parsed = self._parse(said, tools) if reading else ParsedMessage(said)
+        message = _message_of(parsed)
+        thoughts = "</think>" in said or "<think>" in said or (continued is not None and continued.has_thoughts)
+        answer_key = MessageKey.of(message, len(history))
+        self._turns.append(Turn(node, (*history, answer_key), message, setting, thoughts))
+        reason = sampled.finish_reason
+        return message, "tool_calls" if parsed.tool_calls and reason == "stop" else reason
+
+    def _parse(self, said: str, tools: Any) -> ParsedMessage:
+        assert self.tool_parser is not None
+        parsed = self.tool_parser.parse(said, tools, call_number=self._calls_read)
+        self._calls_read += len(parsed.tool_calls)
+        return parsed
+
+    def _answer(self, kind: str, choices: list[Any], prompt_ids: list[int], answer: Generation) -> dict[str, Any]:
+        sampled = sum(len(completion.ids) for completion in answer.completions)
+        return {
+            "id": f"{self.rollout_id[:8]}-{len(self._graph.sampled_nodes())}",
+            "object": kind,
+            "created": 0,
+            "model": self.facts.model_name,
+            "choices": choices,
+            "usage": {
+                "prompt_tokens": len(prompt_ids),
+                "completion_tokens": sampled,
+                "total_tokens": len(prompt_ids) + sampled,
+            },
+        }
+
+
+async def open_managed_server(
+    server: APIServer,
+    *,
+    tokenizer: Any = None,
+    preserve_think_blocks: bool = False,
+    tool_call_parser: str | ToolCallParser | None = None,
+    allow_placeholders: bool = False,
+    max_rollout_tokens: int | None = None,
+) -> Any:
+    """A ``ManagedServer`` over an engine that was found to be token-exact.
+
+    Raises:
+        NotTokenExact: the engine is not, and placeholders are not allowed.
+    """
+    facts = await server.probe()
+    if not facts.token_exact:
+        if allow_placeholders:
+            return DummyManagedServer(server, tokenizer, allow_placeholders=True)
+        raise NotTokenExact(
+            f"{server.config.base_url or 'the engine'} does not tell the token ids it samples ({facts.reason}); "
+            f"{server.token_exact_hint}"
+        )
+    return ManagedServer(
+        server,
+        tokenizer,
+        tool_parser=tool_call_parser,
+        preserve_think_blocks=preserve_think_blocks,
+        facts=facts,
+        max_rollout_tokens=max_rollout_tokens,
+    )
+
+
+def _message_of(parsed: ParsedMessage) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
+    if parsed.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            | ({"error": call.error} if call.error else {})
+            for call in parsed.tool_calls
+        ]
+    return message
+
+
+def _template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Take ``chat_template_kwargs`` out of the arguments or their ``extra_body``; the engine sees only ids."""
+    extra = dict(kwargs.pop("extra_body", None) or {})
+    variables = {**extra.pop("chat_template_kwargs", {}), **kwargs.pop("chat_template_kwargs", {})}
+    if extra:
+        kwargs["extra_body"] = extra
+    return variables
+
+
+def _as_dict(message: Any) -> Mapping[str, Any]:
+    if isinstance(message, Mapping):
+        return message
+    plain: dict[str, Any] = message.model_dump(exclude_none=True)
+    return plain
+
+
+def _as_ids(prompt: Any) -> list[int]:
+    if not isinstance(prompt, Sequence) or not prompt or not all(isinstance(number, int) for number in prompt):
+        raise ConfigError("completion() needs one prompt: a text, or a list of ids")
+    return list(prompt)
+
+
+def _difference(sent: Sequence[int], consumed: Sequence[int]) -> str:
+    first = next(
+        (i for i, (a, b) in enumerate(zip(sent, consumed, strict=False)) if a != b), min(len(sent), len(consumed))
+    )
+    return (
+        f"the engine consumed {len(consumed)} ids where {len(sent)} were sent, other ones from position {first} on: "
+        f"{list(consumed[first : first + 5])} instead of {list(sent[first : first + 5])}"
+    )
+
+
+def _size(messages: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(str(message.get("content") or "")) for message in messages)
+
+
+async def _off_loop(size: int, work: Callable[..., T], *arguments: Any) -> T:
+    """Run in a thread what is large, at once what is small."""
+    if size < LARGE_TEXT:
+        return work(*arguments)
+    return await asyncio.to_thread(work, *arguments)
