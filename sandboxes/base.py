@@ -121,25 +121,32 @@ class Sandbox(ABC):
         """A new session; cheap, started at its first command."""
 
     @abstractmethod
-    async def read(self, path: str, *, limit: int = 100_000_000) -> bytes:
-        """Raises: SandboxFileError (``errno`` set), OutputLimitExceeded, SandboxClosed."""
+    async def read(self, path: str, *, limit: int = 100_000_000, user: str | None = None) -> bytes:
+        """The bytes of a regular file, read with the rights of ``user`` (the box's user).
+
+        Raises: SandboxFileError (``errno`` set), OutputLimitExceeded, SandboxClosed.
+        """
 
     @abstractmethod
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644, user: str | None = None) -> None:
-        """Write a file, making its folders; it belongs to ``user`` (the box's user).
+    async def write(self, path: str, data: bytes, *, mode: int | None = 0o644, user: str | None = None) -> None:
+        """Write a file, making its folders, with the rights of ``user`` (the box's user).
+
+        ``mode`` None keeps that of a file that is there (0644 for a new one).
 
         Raises: SandboxFileError, SandboxClosed.
         """
 
     @abstractmethod
-    async def upload(self, source: Path, target: str) -> int:
+    async def upload(self, source: Path, target: str, *, user: str | None = None) -> int:
         """Copy a file or a tree in: modes, empty folders, symlinks that stay inside the tree. Returns its files.
+
+        Other links and special files are left out, with a warning. A tree is laid over what is there.
 
         Raises: SandboxFileError, FileNotFoundError, SandboxClosed.
         """
 
     @abstractmethod
-    async def download(self, source: str, target: Path, *, limit: int = 1_000_000_000) -> int:
+    async def download(self, source: str, target: Path, *, limit: int = 1_000_000_000, user: str | None = None) -> int:
         """Copy a file or a tree out; nothing is ever written outside ``target``. Returns its files.
 
         Raises: SandboxFileError, OutputLimitExceeded, SandboxClosed.

@@ -1,0 +1,95 @@
+"""Plain processes of this machine: no isolation at all, for those who ask for it by name.
+
+What runs in such a "box" has the rights of the user who runs the environment: it can read their files and reach the
+network. Only what a box owes its rollout is kept: a folder of its own that vanishes, environment variables of its own,
+limits of time and output, and that nothing outlives it short of a process that escapes on purpose.
+
+The working folder of the contract, ``/workspace``, is a temporary folder. Paths below it are translated where a method
+is given them, and where the text of a command names them (``cat /workspace/a``); ``$HERMES_WORKSPACE`` names the folder
+too. The contents of files are not translated, and output shows the folder's own name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from sandboxes.base import SandboxSpec
+from sandboxes.errors import SandboxUnavailable
+from sandboxes.launch import Launched, launch
+from sandboxes.runner import runner_path
+from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox
+
+logger = logging.getLogger(__name__)
+
+# The shell outlives the runner, which ends with its owner however that dies: so the folder always goes.
+_RUN_AND_REMOVE = '"$1"; exec /bin/rm -rf -- "$2"'
+
+
+def check() -> None:
+    """Raises: SandboxUnavailable where this machine cannot run the runner."""
+    if sys.platform != "linux":
+        raise SandboxUnavailable(f"local sandboxes need Linux, this is {sys.platform}; use Docker")
+    runner_path(platform.machine())
+
+
+async def start(spec: SandboxSpec) -> LocalSandbox:
+    """Start a box. Raises: SandboxUnavailable, SandboxStartError."""
+    check()
+    if spec.image is not None or spec.root is not None:
+        raise SandboxUnavailable("a local sandbox has no image: it runs on this machine; use docker or bubblewrap")
+    _warn_once()
+    folder = Path(tempfile.mkdtemp(prefix="hermes-local-"))
+    argv = ["/bin/sh", "-c", _RUN_AND_REMOVE, "sh", str(runner_path(platform.machine())), str(folder)]
+    try:
+        launched = await launch(argv)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return LocalSandbox(f"local-{uuid.uuid4().hex[:12]}", spec, launched, folder)
+
+
+@functools.cache
+def _warn_once() -> None:
+    logger.warning(
+        "local sandbox: commands of the model run on this machine, with your rights and no isolation; "
+        "use docker or bubblewrap unless you trust them"
+    )
+
+
+class LocalSandbox(RunnerSandbox):
+    """Commands as ordinary child processes, in a temporary folder."""
+
+    backend: ClassVar[str] = "local"
+
+    def __init__(self, sandbox_id: str, spec: SandboxSpec, launched: Launched, folder: Path) -> None:
+        environment = {**BASE_ENVIRONMENT, "HOME": str(folder), "HERMES_WORKSPACE": str(folder)}
+        translate = path_translator(spec.workdir, str(folder))
+        super().__init__(sandbox_id, spec, launched.channel, user=None, environment=environment, translate=translate)
+        self.folder = folder
+        self._launched = launched
+
+    async def _stop(self) -> None:
+        await self._launched.end()
+        # The shell did it already, unless someone killed it.
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+
+
+def path_translator(workdir: str, folder: str) -> Callable[[str], str]:
+    """A function that puts ``folder`` where a text names ``workdir`` as the beginning of a path.
+
+    >>> path_translator("/workspace", "/tmp/x")("cat /workspace/a /srv/workspace/b /workspaces")
+    'cat /tmp/x/a /srv/workspace/b /workspaces'
+    """
+    pattern = re.compile(rf"(?<![\w./~-]){re.escape(workdir)}(?![\w.-])")
+    return lambda text: pattern.sub(lambda _: folder, text)
