@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import orjson
+
 logger = logging.getLogger(__name__)
 
 TrackerKind = Literal["wandb", "jsonl", "none"]
@@ -58,6 +60,17 @@ def json_value(value: object, depth: int = 0) -> Any:
     if depth >= _MAX_DEPTH:
         return _describe(value)
     return _compound_value(value, depth)
+
+
+def encode_json(value: object) -> bytes:
+    """Strict JSON, quickly where the value is plain data already, else by way of ``json_value``.
+
+    A NaN among plain data becomes null, as the fast path has no other word for it.
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS, default=json_value)
+    except TypeError:  # lone surrogates, or integers of more than 64 bits
+        return json.dumps(json_value(value), ensure_ascii=False).encode()
 
 
 def _compound_value(value: object, depth: int) -> Any:
@@ -176,16 +189,17 @@ class WandbTracker(Tracker):
     with the last step, and ``step`` among them says the true one.
     """
 
-    def __init__(self, run: Any, table: Any) -> None:
-        """``run`` is what ``wandb.init`` returned and ``table`` is ``wandb.Table``."""
+    def __init__(self, run: Any, table: Any, prefix: str = "") -> None:
+        """``run`` is what ``wandb.init`` returned, ``table`` is ``wandb.Table``, ``prefix`` goes before every name."""
         self._run = run
         self._table = table
+        self._prefix = prefix
         self._last_step = 0
 
     def log(self, metrics: Mapping[str, object], step: int) -> None:
-        values = {str(name): self._value(value) for name, value in metrics.items()}
+        values = {f"{self._prefix}{name}": self._value(value) for name, value in metrics.items()}
         if step < self._last_step:
-            values.setdefault("step", step)
+            values.setdefault(f"{self._prefix}step", step)
         self._last_step = max(step, self._last_step)
         self._run.log(values, step=self._last_step)
 
@@ -208,18 +222,20 @@ def make_tracker(
     group: str | None = None,
     name: str | None = None,
     config: Mapping[str, object] | None = None,
+    prefix: str = "",
 ) -> Tracker:
     """Open the tracker of one run.
 
     ``directory`` is where the JSONL tracker writes ``metrics.jsonl`` and where wandb keeps its own files. Without a
     key wandb works offline; where wandb is not installed the metrics go to JSONL. One log line says which.
-    ``config`` is recorded as given: mask secrets before.
+    ``config`` is recorded as given: mask secrets before. ``prefix`` goes before every name at wandb, where several
+    environments share the charts of one group.
     """
     if kind == "none":
         return NullTracker()
     if kind == "wandb":
         if find_spec("wandb") is not None:
-            return _open_wandb(Path(directory), project, group, name, config)
+            return WandbTracker(*_open_wandb(Path(directory), project, group, name, config), prefix)
         logger.warning("wandb is not installed (pip install 'atroposlib[wandb]'): metrics go to %s", directory)
     elif kind != "jsonl":
         raise ValueError(f"no tracker is called {kind!r}; there are: wandb, jsonl, none")
@@ -229,7 +245,7 @@ def make_tracker(
 
 def _open_wandb(
     directory: Path, project: str | None, group: str | None, name: str | None, config: Mapping[str, object] | None
-) -> Tracker:
+) -> tuple[Any, Any]:
     import wandb
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -245,7 +261,7 @@ def _open_wandb(
         mode="offline" if offline else None,
         settings=wandb.Settings(silent=True),
     )
-    return WandbTracker(run, wandb.Table)
+    return run, wandb.Table
 
 
 def _has_wandb_key() -> bool:

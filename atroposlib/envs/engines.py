@@ -1,0 +1,100 @@
+"""The engines of a run, looked at before anything is collected: there, which model, do they tell their token ids."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from atroposlib.envs.server_handling.generation import EngineFacts
+from atroposlib.envs.settings import Settings
+from atroposlib.errors import ConfigError, EngineUnavailable
+
+if TYPE_CHECKING:
+    from atroposlib.envs.base import BaseEnv
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["serve", "process", "evaluate"]
+_PORTS = {"http": 80, "https": 443}
+_HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
+
+
+def check_addresses(settings: Settings) -> None:
+    """Engine and trajectory server are two programs. Raises: ConfigError where both URLs lead to one port."""
+    if not isinstance(settings.servers, list):
+        return
+    url = settings.env.rollout_server_url
+    for server in settings.servers:
+        if server.base_url and _address(server.base_url) == _address(url):
+            raise ConfigError(
+                f"--openai.base_url ({server.base_url}) and --env.rollout_server_url ({url}) are the same address: the "
+                "first is the engine, the second the trajectory server (run-api); give one of them another port"
+            )
+
+
+def _address(url: str) -> tuple[str, int | None]:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    host = parts.hostname or ""
+    return ("localhost" if host in _HERE else host), parts.port or _PORTS.get(parts.scheme)
+
+
+async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
+    """Wait for the engines, probe them once and tell the environment what they are.
+
+    Engines that nobody chose (the default ports) are looked at but not waited for: many environments need none.
+    Raises: EngineUnavailable, EngineRefused; ConfigError where ``serve`` needs token ids and an engine gives none.
+    """
+    servers = env.server.servers
+    if not servers:
+        return
+    if not settings.engine_chosen and not settings.options.testing and not await _any_up(env):
+        urls = ", ".join(str(server.config.base_url) for server in servers)
+        logger.warning("no engine was chosen (--openai.base_url), and none answers at %s", urls)
+        return
+    await env.server.wait_until_ready()
+    facts = await _probe(env, strict=mode == "serve")
+    env.engine_facts = facts
+    _choose_tokenizer(env, facts, settings)
+    if not facts.token_exact:
+        _without_token_ids(env, facts, mode)
+
+
+async def _any_up(env: BaseEnv) -> bool:
+    for server in env.server.servers:
+        await server.check_server_status_task()
+    return any(server.server_healthy for server in env.server.servers)
+
+
+async def _probe(env: BaseEnv, strict: bool) -> EngineFacts:
+    """The engines' facts; unless ``strict``, an engine that is up but fails at completions from ids gives none."""
+    try:
+        return await env.server.probe()
+    except EngineUnavailable as error:
+        if strict or not await _any_up(env):
+            raise
+        return EngineFacts(False, str(error), model_name=env.server.servers[0].config.model_name)
+
+
+def _without_token_ids(env: BaseEnv, facts: EngineFacts, mode: Mode) -> None:
+    env.trainable = False
+    if mode == "serve" and env.needs_token_ids and not env.server.allow_placeholders:
+        raise ConfigError(
+            f"training needs an engine that tells the token ids and logprobs it sampled: {facts.reason}. "
+            "Serve the model with vLLM, SGLang or `python -m trainer.serve`; process and evaluate work with this one"
+        )
+    env.server.allow_placeholders = True
+    logger.warning("nothing from this run can be trained on: %s", facts.reason)
+
+
+def _choose_tokenizer(env: BaseEnv, facts: EngineFacts, settings: Settings) -> None:
+    """The engine's own tokenizer, or its model's name, where nobody named another one."""
+    scripted: Any = getattr(env.server.servers[0], "tokenizer", None)
+    if scripted is not None and not env.has_tokenizer:
+        env.tokenizer = scripted
+    if "tokenizer_name" in settings.env.model_fields_set:
+        return
+    named = env.server.servers[0].config.tokenizer_name
+    chosen = named if named != "none" else facts.model_name
+    if chosen and chosen != "default":
+        env.config.tokenizer_name = chosen
