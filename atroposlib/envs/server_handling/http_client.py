@@ -97,11 +97,11 @@ class EngineHttp:
 
 
 def encode_json(body: Any) -> bytes:
-    """JSON of plain data, pydantic models and numpy arrays; a lone surrogate is escaped, not refused."""
+    """JSON of plain data, pydantic models and numpy arrays; a lone surrogate, which is no text, becomes ``?``."""
     try:
         return orjson.dumps(body, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return json.dumps(body, default=_plain).encode()
+        return json.dumps(body, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _plain(value: Any) -> Any:
@@ -130,7 +130,15 @@ def _decode(url: str, content: bytes) -> Any:
         return None
     try:
         return orjson.loads(content)
-    except orjson.JSONDecodeError as error:
+    except orjson.JSONDecodeError:
+        return _decode_leniently(url, content)
+
+
+def _decode_leniently(url: str, content: bytes) -> Any:
+    """The standard library takes NaN and escaped lone surrogates, which some engines send."""
+    try:
+        return json.loads(content)
+    except ValueError as error:
         raise EngineUnavailable(f"{url} did not answer in JSON: {_excerpt(content)}") from error
 
 
