@@ -1,0 +1,239 @@
+"""One container, step by step: created, given its runner, started, removed for certain. Every method blocks.
+
+What holds for each: nothing of the host is inside, no network unless the spec asks for it, no capability but those
+with which the runner starts commands as other users and gives them files, no way to gain more, and limits on memory
+(with no swap), processes, CPU time and the folders that the box's user can write to.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sandboxes import docker_daemon
+from sandboxes.base import SandboxSpec
+from sandboxes.errors import SandboxError, SandboxStartError, SandboxUnavailable
+from sandboxes.image_store import Image
+from sandboxes.ownership import container_labels
+from sandboxes.runner import runner_path
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+RUNNER = "/.sandbox-runner"
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+
+_RUNNER_PIDS = 32
+"""Room for the runner and its supervisor of each command, besides the processes of the spec."""
+_CPU_PERIOD_US = 100_000
+_MIB = 1 << 20
+_SMALL_TMPFS_MB = 16
+_REMOVAL_TIMEOUT_S = 30.0
+_REMOVAL_PAUSE_S = 0.05
+_FINAL_STATE_TIMEOUT_S = 2.0
+_GO_FOLDER_BIT = 1 << 31
+
+_filled_workdirs: dict[tuple[str, str], bool] = {}
+"""Whether an image (by id) has files of its own in a working folder; it is looked at once."""
+
+
+class Container:
+    """The container of one box, known by its name from before it exists."""
+
+    def __init__(self, client: DockerClient, box_id: str, spec: SandboxSpec) -> None:
+        self.name = f"hermes-{box_id}"
+        self.keeps_workdir_of_image = False
+        """Whether the working folder is the image's own, with its files, instead of a new one in memory."""
+        self._client = client
+        self._box_id = box_id
+        self._spec = spec
+
+    def create(self, image: Image) -> None:
+        """Create it, with the runner inside. Raises: SandboxStartError, SandboxUnavailable."""
+        runner = _runner_archive(image)
+        self._create(image)
+        if self._has_files_in_workdir(image):
+            self.remove()
+            self.keeps_workdir_of_image = True
+            self._create(image)
+        with _explained(f"the runner could not be put into a container of {image.name}"):
+            self._client.api.put_archive(self.name, "/", runner)
+
+    def start(self) -> None:
+        """Raises: SandboxStartError."""
+        with _explained("the container did not start"):
+            self._client.api.start(self.name)
+
+    def remove(self) -> None:
+        """Kill and remove it with its volumes, and see that it is gone. Harmless where there is none.
+
+        Raises: SandboxError where it is still there after ``_REMOVAL_TIMEOUT_S``.
+        """
+        remove_container(self._client, self.name)
+
+    def why_ended(self) -> str:
+        """In words, once its output has ended."""
+        state = self._final_state()
+        if isinstance(state, str):
+            return state
+        if state["Running"]:
+            return "the Docker daemon closed the connection to the container"
+        memory = f", after it had run out of memory (memory_mb={self._spec.memory_mb})" if state["OOMKilled"] else ""
+        error = f": {state['Error']}" if state["Error"] else ""
+        return f"the container ended with exit code {state['ExitCode']}{memory}{error}"
+
+    def _create(self, image: Image) -> None:
+        with _explained(f"no container of {image.name} could be created"):
+            self._client.api.create_container(
+                image.id,
+                name=self.name,
+                entrypoint=[RUNNER],
+                user="0:0",
+                working_dir="/",
+                hostname="sandbox",
+                stdin_open=True,
+                healthcheck={"test": ["NONE"]},  # one that the image brings would run as root beside the commands
+                labels=container_labels(self._box_id, self._spec.labels),
+                host_config=self._client.api.create_host_config(**self._limits()),
+            )
+
+    def _limits(self) -> dict[str, Any]:
+        from docker.types import LogConfig, Ulimit
+
+        spec = self._spec
+        file_limit = (spec.disk_mb + 1) * _MIB
+        return {
+            "network_mode": spec.network,
+            **({"dns": ["127.0.0.1"], "dns_search": ["."]} if spec.network == "none" else {}),  # not the host's
+            "cap_drop": ["ALL"],
+            "cap_add": list(CAPABILITIES),
+            "security_opt": ["no-new-privileges"],
+            "pids_limit": spec.pids + _RUNNER_PIDS,
+            "mem_limit": spec.memory_mb * _MIB,
+            "memswap_limit": spec.memory_mb * _MIB,
+            "cpu_period": _CPU_PERIOD_US,
+            "cpu_quota": max(1000, int(spec.cpus * _CPU_PERIOD_US)),
+            "tmpfs": self._tmpfs(),
+            "ulimits": [
+                Ulimit(name="core", soft=0, hard=0),
+                Ulimit(name="fsize", soft=file_limit, hard=file_limit),
+            ],
+            "log_config": LogConfig(type="none"),
+        }
+
+    def _tmpfs(self) -> dict[str, str]:
+        """Folders in memory over all that any user may write to.
+
+        Their pages count as memory of the box, so they are cut to sizes that cannot use all of it up: a command that
+        fills them is told so (ENOSPC) instead of being killed.
+        """
+        disk_mb = min(self._spec.disk_mb, self._spec.memory_mb // 2)
+        small_mb = min(disk_mb // 4, _SMALL_TMPFS_MB)
+        folders = {
+            "/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={disk_mb // 2}m",
+            "/var/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={small_mb}m",
+            "/run": f"rw,noexec,nosuid,nodev,mode=755,size={small_mb}m",
+        }
+        if not self.keeps_workdir_of_image:
+            folders[self._spec.workdir] = f"rw,exec,nosuid,nodev,mode=755,size={disk_mb}m"
+        return folders
+
+    def _has_files_in_workdir(self, image: Image) -> bool:
+        key = (image.id, self._spec.workdir)
+        if key not in _filled_workdirs:
+            with _explained(f"the folder {self._spec.workdir} of {image.name} could not be looked at"):
+                _filled_workdirs[key] = _has_files(self._client, self.name, self._spec.workdir)
+        return _filled_workdirs[key]
+
+    def _final_state(self) -> dict[str, Any] | str:
+        from docker.errors import DockerException, NotFound
+        from requests.exceptions import RequestException
+
+        deadline = time.monotonic() + _FINAL_STATE_TIMEOUT_S
+        try:
+            # Docker ends the output a moment before it writes down how the container ended.
+            while (state := self._client.api.inspect_container(self.name)["State"])["Running"]:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_REMOVAL_PAUSE_S)
+        except NotFound:
+            return "the container was removed from outside"
+        except (DockerException, RequestException) as error:
+            return f"the Docker daemon went away: {docker_daemon.reason(error)}"
+        return state
+
+
+def remove_container(client: DockerClient, name: str) -> None:
+    """Kill and remove a container with its volumes, and see that it is gone. Harmless where there is none.
+
+    Raises: SandboxError where it is still there after ``_REMOVAL_TIMEOUT_S``.
+    """
+    from docker.errors import DockerException, NotFound
+    from requests.exceptions import RequestException
+
+    deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
+    answer = "it was still there after each removal"
+    while time.monotonic() < deadline:
+        try:
+            client.api.remove_container(name, v=True, force=True)
+            continue  # to be told that there is none
+        except NotFound:
+            return
+        except (DockerException, RequestException) as error:
+            answer = docker_daemon.reason(error)
+        time.sleep(_REMOVAL_PAUSE_S)
+    raise SandboxError(f"container {name} was not removed: {answer}. `python -m sandboxes.reaper` tries again")
+
+
+def _runner_archive(image: Image) -> bytes:
+    program = runner_path(image.architecture).read_bytes()
+    member = tarfile.TarInfo(RUNNER.lstrip("/"))
+    member.size, member.mode = len(program), 0o555
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(member, io.BytesIO(program))
+    return packed.getvalue()
+
+
+def _has_files(client: DockerClient, container: str, folder: str) -> bool:
+    """Whether ``folder`` of the image has anything in it; a folder that is a link counts as filled."""
+    from docker.errors import NotFound
+
+    try:
+        chunks, facts = client.api.get_archive(container, folder, chunk_size=tarfile.BLOCKSIZE)
+    except NotFound:
+        return False
+    if not facts["mode"] & _GO_FOLDER_BIT:
+        return True
+    second_header = _first_bytes(chunks, 2 * tarfile.BLOCKSIZE)[tarfile.BLOCKSIZE :]
+    return any(second_header)
+
+
+def _first_bytes(chunks: Iterator[bytes], count: int) -> bytes:
+    data = b""
+    while len(data) < count and (chunk := next(chunks, b"")):
+        data += chunk
+    return data[:count]
+
+
+class _explained:
+    """Turns what the daemon refuses in a step of a start into an error that names the step."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        from docker.errors import DockerException
+        from requests.exceptions import ConnectionError as NoConnection
+        from requests.exceptions import RequestException
+
+        if isinstance(error, NoConnection):
+            raise SandboxUnavailable(f"{self._step}: the Docker daemon went away: {error}") from error
+        if isinstance(error, (DockerException, RequestException)):
+            raise SandboxStartError(f"{self._step}: {docker_daemon.reason(error)}") from error

@@ -1,0 +1,112 @@
+"""Which image a box gets: the one that was asked for, or the default; looked up, else pulled, never replaced."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sandboxes import docker_daemon
+from sandboxes.errors import ImageNotFound
+from sandboxes.images import BOOKWORM, BUILD_COMMAND, REPOSITORY, exists
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+PUBLIC_IMAGE = "python:3.11-slim"
+"""What boxes get where the default image was not built."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a box needs to know of a local image."""
+
+    name: str
+    id: str
+    architecture: str
+    """As Docker says it: ``amd64``, ``arm64``, …"""
+    environment: Mapping[str, str]
+
+
+class _Pulls:
+    """Pulls under way in this process; whoever asks for one that runs waits for it and shares its end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[str, Future[None]] = {}
+
+    def pull(self, client: DockerClient, name: str) -> None:
+        with self._lock:
+            under_way = self._running.get(name)
+            mine = self._running.setdefault(name, Future())
+        if under_way is not None:
+            return under_way.result()
+        try:
+            _pull(client, name)
+            mine.set_result(None)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._running[name]
+
+
+_pulls = _Pulls()
+
+
+def find_image(client: DockerClient, wanted: str | None) -> Image:
+    """The local image ``wanted``, pulled where it is missing; None: the default image. Blocks.
+
+    Raises: ImageNotFound, saying how to make it or why the pull failed.
+    """
+    if wanted is not None:
+        return _find(client, wanted)
+    if exists(client, BOOKWORM):
+        return _find(client, BOOKWORM)
+    try:
+        return _find(client, PUBLIC_IMAGE)
+    except ImageNotFound as error:
+        raise ImageNotFound(
+            f"the default image {BOOKWORM} is not built: make it with `{BUILD_COMMAND} bookworm`. "
+            f"The public image in its place cannot be had either: {error}"
+        ) from error
+
+
+def _find(client: DockerClient, name: str) -> Image:
+    from docker.errors import ImageNotFound as NoSuchImage
+
+    try:
+        facts = client.api.inspect_image(name)
+    except NoSuchImage:
+        _require_pullable(name)
+        _pulls.pull(client, name)
+        facts = client.api.inspect_image(name)
+    return _image(name, facts)
+
+
+def _require_pullable(name: str) -> None:
+    repository, _, tag = name.partition(":")
+    if repository == REPOSITORY:
+        raise ImageNotFound(f"the image {name} is not built: `{BUILD_COMMAND} {tag}`")
+
+
+def _pull(client: DockerClient, name: str) -> None:
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        client.images.pull(name)
+    except (DockerException, RequestException) as error:
+        raise ImageNotFound(
+            f"no image {name} here, and it cannot be pulled: {docker_daemon.reason(error)}. "
+            "Build or load it (`docker build`, `docker load`), or name another"
+        ) from error
+
+
+def _image(name: str, facts: Mapping[str, Any]) -> Image:
+    entries = (facts.get("Config") or {}).get("Env") or []
+    environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    return Image(name, facts["Id"], facts["Architecture"], environment)
