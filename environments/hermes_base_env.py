@@ -1,19 +1,421 @@
-"""``HermesAgentBaseEnv``: an environment whose agents use tools in a sandbox of their own (skeleton of the hooks)."""
+"""``HermesAgentBaseEnv``: an environment whose agents use tools in a sandbox of their own.
+
+A whole environment is ``setup``, ``get_next_item``, ``format_prompt`` and ``compute_reward``. This class plays the
+rollouts: conversation → box → reward → sequences to train on.
+
+Promises:
+
+- one rollout, one box: opened at the first use by a tool or by ``ctx``, closed always, also after a cancellation;
+- a failure (engine, box, reward function) is a ``RolloutInvalid`` with a reason, retried and then left out, never a
+  score of 0;
+- with a token-exact engine every sequence that the policy sampled is sent, with the engine's own ids and logprobs;
+  with another engine the groups say ``trainable: false`` and are never sent to a trainer;
+- ``compute_reward``, ``compute_group_rewards``, ``evaluate``, ``prepare_box`` and ``setup`` may call ``ctx.terminal``
+  and the like without ``await``, and no other rollout waits for it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import functools
+import itertools
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from typing import Any, ClassVar
 
-from environments.tool_context import ToolContext
+from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
+from atroposlib.envs.groups import collect_members, fewest_members, merge_items
+from atroposlib.envs.server_handling.server_manager import ServerManager
+from atroposlib.wire import ScoredDataGroup, ScoredDataItem
+from environments.agent_loop import AgentResult
+from environments.agent_loop.display import format_conversation
+from environments.hermes_config import HermesAgentEnvConfig
+from environments.rollouts.boxes import check_backend_name, plan_of, prepare_backend, refuse_unbound, rollout_scope
+from environments.rollouts.evaluation import Progress, Sample, invalid_sample, run_in_order, sample_of, summarise
+from environments.rollouts.grading import as_invalid, valid_reward
+from environments.rollouts.judge import judge_answer, open_judge
+from environments.rollouts.player import OfferedTools, Rollout, RolloutPlayer, Split
+from environments.rollouts.samples import trained_sequences, untrained_sequence
+from environments.rollouts.statistics import RolloutStatistics
+from environments.tool_context import ToolContext, bridged, bridged_method
+from environments.tools.toolsets import draw_toolsets, resolve_tools, toolsets_of
+from environments.tools.workspaces import (
+    BoxPlan,
+    Workspace,
+    WorkspaceError,
+    WorkspaceScope,
+    current_scope,
+    workspace_scope,
+)
+from sandboxes.base import SandboxSpec
+
+__all__ = ["EvalHandlingEnum", "HermesAgentBaseEnv", "HermesAgentEnvConfig"]
+
+logger = logging.getLogger(__name__)
+
+Sequences = list[ScoredDataItem]
+
+KEPT_REWARDS = 10_000
+_group_tools: ContextVar[OfferedTools | None] = ContextVar("group_tools", default=None)
+"""The tools of the group that the running task belongs to."""
 
 
-class HermesAgentBaseEnv:
-    """Subclasses implement ``setup``, ``get_next_item``, ``format_prompt`` and ``compute_reward``."""
+class HermesAgentBaseEnv(BaseEnv):
+    """Subclasses implement ``setup``, ``get_next_item``, ``format_prompt`` and ``compute_reward``.
+
+    ``setup`` may set ``self.items`` and ``self.eval_items`` (or ``_items`` and ``_eval_items``), from which the
+    default ``evaluate`` takes its items.
+    """
+
+    name: ClassVar[str | None] = "hermes-agent"
+    env_config_cls = HermesAgentEnvConfig
+    config: HermesAgentEnvConfig
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, around in _WRAPPED.items():
+            if name in cls.__dict__:
+                setattr(cls, name, around(cls.__dict__[name]))
+
+    def __init__(
+        self, config: HermesAgentEnvConfig, server_configs: Any, slurm: bool = False, testing: bool = False
+    ) -> None:
+        super().__init__(config, server_configs, slurm, testing)
+        check_backend_name(config.terminal_backend)
+        self._index = 0
+        self._reward_buffer: list[float] = []
+        self._statistics = RolloutStatistics()
+        self._groups_drawn = itertools.count()
+        self._player = RolloutPlayer(config, self.server, lambda: self.tokenizer)
+        self._judge: ServerManager | None = None
+        self._self_judged = False
+        self._begun = False
+        self._only_evaluates = False
+        self._tools_need_boxes = any(tool.needs_box for tool in resolve_tools(*self._toolsets()))
+
+    # -- what a subclass implements
+
+    def format_prompt(self, item: Any) -> str:
+        """The user message that puts the item to the agent."""
+        raise NotImplementedError(f"{type(self).__name__} must define format_prompt()")
+
+    async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+        """What a finished rollout is worth. Raise where it cannot be judged: a failure is not a score."""
+        raise NotImplementedError(f"{type(self).__name__} must define compute_reward()")
+
+    async def compute_group_rewards(
+        self, item: Any, results: Sequence[AgentResult], ctxs: Sequence[ToolContext]
+    ) -> Sequence[float | None]:
+        """One reward per member, in order, while all their boxes are open; None leaves a member out.
+
+        Override it where members are judged against each other. Where it is not, each member is graded by
+        ``compute_reward`` as soon as it is done.
+        """
+        return await asyncio.gather(*map(self.compute_reward, itertools.repeat(item), results, ctxs))
 
     async def prepare_box(self, item: Any, ctx: ToolContext) -> None:
         """Put into the fresh box what the agent starts from; override it where an item needs files.
 
         Called once per rollout, when its box opens: before the agent's first command, or before the first call of the
-        verifier where the agent ran none. Synchronous ``ctx`` calls are fine here. What is written here can be read
-        by the agent; what must stay hidden is written in ``compute_reward``.
+        verifier where the agent ran none. What is written here can be read by the agent; what must stay hidden is
+        written in ``compute_reward``.
         """
+
+    def sandbox_spec(self, item: Any) -> SandboxSpec:
+        """The box of an item: the config's, with the item's ``docker_image`` where it names one."""
+        image = item.get("docker_image") if isinstance(item, Mapping) else None
+        return self.config.sandbox_spec(image=image)
+
+    # -- rollouts
+
+    async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
+        """A group: the same item played ``group_size`` times. Members that fail are retried, then left out."""
+        token = _group_tools.set(self._resolve_tools_for_group())
+        try:
+            if type(self).compute_group_rewards is HermesAgentBaseEnv.compute_group_rewards:
+                rollouts, backlog = await self._collect_graded_singly(item)
+            else:
+                rollouts, backlog = await self._collect_graded_together(item), []
+        finally:
+            _group_tools.reset(token)
+        if len(rollouts) < fewest_members(self.config.group_size):
+            return None, backlog
+        return merge_items([sequence for rollout in rollouts for sequence in rollout], self.rollout_failures), backlog
+
+    async def collect_trajectory(self, item: Any) -> tuple[Any, list[Any]]:
+        """One rollout, graded: one sequence, or a list of them where the history changed. Raises: RolloutInvalid."""
+        async with self._scope(item) as scope:
+            rollout = await self._play(item, scope)
+            reward = await self._grade(item, rollout)
+        sequences = self._scored(rollout, reward)
+        return sequences[0] if len(sequences) == 1 else sequences, []
+
+    async def _collect_graded_singly(self, item: Any) -> tuple[list[Sequences], list[Any]]:
+        backlog: list[Any] = []
+
+        async def attempt() -> Sequences | None:
+            member, later = await self.collect_trajectory(item)
+            backlog.extend(later or ())
+            return member if isinstance(member, list) or member is None else [member]
+
+        return await collect_members(attempt, self.config.group_size, self.rollout_failures), backlog
+
+    async def _collect_graded_together(self, item: Any) -> list[Sequences]:
+        async with self._scope(item) as scope:
+
+            async def attempt() -> Rollout:
+                return await self._play(item, scope)
+
+            rollouts = await collect_members(attempt, self.config.group_size, self.rollout_failures)
+            rewards = await self._grade_together(item, rollouts) if rollouts else []
+        graded = zip(rollouts, rewards, strict=True)
+        return [self._scored(rollout, reward) for rollout, reward in graded if reward is not None]
+
+    def _scope(self, item: Any) -> AbstractAsyncContextManager[WorkspaceScope]:
+        return rollout_scope(self._plan(item), self.config.terminal_lifetime)
+
+    async def _play(self, item: Any, scope: WorkspaceScope, split: Split = "train") -> Rollout:
+        """Raises: RolloutInvalid where the engine or the box failed."""
+        system = [{"role": "system", "content": self.config.system_prompt}] if self.config.system_prompt else []
+        messages = [*system, {"role": "user", "content": self.format_prompt(item)}]
+        tools = _group_tools.get() or self._resolve_tools_for_group()
+        return await self._player.play(messages, tools, scope, split, self.max_token_len)
+
+    # -- grades
+
+    async def _grade(self, item: Any, rollout: Rollout) -> float:
+        with as_invalid("reward_error"):
+            return valid_reward(await bridged(self.compute_reward, item, rollout.result, rollout.ctx))
+
+    async def _grade_together(self, item: Any, rollouts: Sequence[Rollout]) -> list[float | None]:
+        results, ctxs = [rollout.result for rollout in rollouts], [rollout.ctx for rollout in rollouts]
+        with as_invalid("group_reward_error"):
+            rewards = list(await bridged(self.compute_group_rewards, item, results, ctxs))
+            if len(rewards) != len(rollouts):
+                raise ValueError(f"{len(rewards)} rewards for {len(rollouts)} rollouts")
+            return [None if reward is None else valid_reward(reward) for reward in rewards]
+
+    def _scored(self, rollout: Rollout, reward: float) -> Sequences:
+        result, rollout_id = rollout.result, rollout.rollout_id
+        if result.managed_state is None:
+            sequences = [untrained_sequence(result, reward, rollout_id)]
+        else:
+            sequences = trained_sequences(result, reward, rollout_id)
+        self._statistics.add(result, len(sequences))
+        self._reward_buffer.append(reward)
+        del self._reward_buffer[:-KEPT_REWARDS]
+        return sequences
+
+    async def _llm_judge(self, item: Any, response: str) -> float:
+        """A model's score of an answer, 0 to 1, by the engine at ``judge_base_url``.
+
+        Raises: RewardError where the judge gives no score.
+        """
+        config = self.config
+        if config.judge_base_url is None:
+            if not self._self_judged:
+                logger.warning("No judge is set (--env.judge_base_url): the policy's own engine judges its answers.")
+            self._self_judged = True
+            return await judge_answer(self.server, item, response)
+        if self._judge is None:
+            self._judge = open_judge(config.judge_base_url, config.judge_model_name, config.judge_api_key_env)
+        return await judge_answer(self._judge, item, response)
+
+    # -- tools and boxes
+
+    def _resolve_tools_for_group(self) -> OfferedTools:
+        """Schemas and names for one group: the enabled toolsets, or those drawn by the run's seed."""
+        enabled, disabled = self._toolsets()
+        if self.config.distribution is not None:
+            draw = random.Random(f"{self.config.seed}:{next(self._groups_drawn)}")
+            enabled = draw_toolsets(self.config.distribution, draw)
+        offered = resolve_tools(enabled, disabled)
+        return [tool.schema() for tool in offered], {tool.name for tool in offered}
+
+    def _toolsets(self) -> tuple[list[str] | None, list[str] | None]:
+        """All toolsets that may be offered, and those taken away. Raises: ConfigError for an unknown distribution."""
+        config = self.config
+        drawn_from = config.distribution
+        return (config.enabled_toolsets if drawn_from is None else toolsets_of(drawn_from)), config.disabled_toolsets
+
+    def bind_item(self, task_id: str, item: Any) -> None:
+        """Give a task of a hand-written loop the box of an item: its image and its files.
+
+        Call it inside ``evaluate``, before the loop runs. Without it a task gets the box that the config describes.
+        Raises: WorkspaceError elsewhere, and for a task that has a box already.
+        """
+        scope = current_scope()
+        if scope is None:
+            raise WorkspaceError("bind_item belongs inside evaluate, which owns the boxes of its tasks")
+        scope.bind(task_id, self._plan(item))
+
+    def _plan(self, item: Any) -> BoxPlan:
+        prepare = functools.partial(self._prepare, item) if self._prepares_boxes else None
+        return plan_of(self.config, self.sandbox_spec(item), prepare)
+
+    def _unbound_plan(self) -> BoxPlan:
+        return plan_of(self.config, self.sandbox_spec(None), refuse_unbound if self._prepares_boxes else None)
+
+    @property
+    def _prepares_boxes(self) -> bool:
+        return type(self).prepare_box is not HermesAgentBaseEnv.prepare_box
+
+    async def _prepare(self, item: Any, workspace: Workspace) -> None:
+        await bridged(self.prepare_box, item, ToolContext(workspace.task_id))
+
+    # -- evaluation
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Play ``eval_size`` held-out items at ``eval_temperature`` and log what they were worth, in their order.
+
+        In the mode ``evaluate`` with a folder for results, an evaluation that was killed goes on where it stopped.
+        """
+        started = time.time()
+        items = await self._evaluation_items()
+        token = _group_tools.set(self._resolve_tools_for_group())
+        try:
+            with Progress.in_folder(self._progress_folder(), self._evaluation_settings()) as progress:
+                work = functools.partial(self._evaluate_item, progress)
+                samples = await run_in_order(items, work, self.config.max_eval_workers)
+                await self.evaluate_log(
+                    metrics=summarise(samples),
+                    samples=samples,
+                    start_time=started,
+                    end_time=time.time(),
+                    generation_parameters=self._evaluation_settings(),
+                )
+        finally:
+            _group_tools.reset(token)
+
+    async def _evaluate_item(self, progress: Progress, index: int, item: Any) -> Sample:
+        prompt = self.format_prompt(item)
+        key = progress.key(index, prompt)
+        sample = progress.find(key)
+        if sample is None:
+            reasons: Counter[str] = Counter()
+            graded = await collect_members(functools.partial(self._evaluate_once, item, prompt), 1, reasons)
+            sample = graded[0] if graded else invalid_sample(prompt, ", ".join(reasons))
+            progress.add(key, sample)
+        return {"index": index} | sample
+
+    async def _evaluate_once(self, item: Any, prompt: str) -> Sample:
+        async with self._scope(item) as scope:
+            rollout = await self._play(item, scope, split="eval")
+            return sample_of(prompt, rollout.result, await self._grade(item, rollout))
+
+    async def _evaluation_items(self) -> list[Any]:
+        """The held-out items, or a seeded draw of all items where ``setup`` held none out."""
+        size = self.config.eval_size
+        held_out = getattr(self, "eval_items", None) or getattr(self, "_eval_items", None)
+        if held_out:
+            return list(held_out)[:size]
+        logger.warning("setup() set no eval_items: the evaluation takes training items, which are not held out.")
+        items = list(getattr(self, "items", None) or getattr(self, "_items", None) or ())
+        if items:
+            return random.Random(self.config.seed).sample(items, min(size or len(items), len(items)))
+        drawn = [await self.get_next_item() for _ in range(size or 1)]
+        return [item for item in drawn if item is not None]
+
+    def _progress_folder(self) -> str | None:
+        """Only a run that does nothing but evaluate goes on: while training, the policy is another each time."""
+        return self.config.data_dir_to_save_evals if self._only_evaluates else None
+
+    def _evaluation_settings(self) -> dict[str, Any]:
+        config = self.config
+        return {
+            "env": self.name,
+            "model": self.server.servers[0].config.model_name if self.server.servers else None,
+            "seed": config.seed,
+            "temperature": config.eval_temperature,
+            "max_tokens": config.max_token_length,
+            "max_turns": config.max_agent_turns,
+            "system_prompt": config.system_prompt,
+            "tools": sorted((_group_tools.get() or ([], set()))[1]),
+        }
+
+    # -- what is told
+
+    async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
+        """Log the rollouts since the last call beside ``wandb_metrics``. Subclasses call this last."""
+        values: dict[str, Any] = {} if wandb_metrics is None else wandb_metrics
+        values.update(self._statistics.drain())
+        if self._reward_buffer:
+            values.setdefault("train/mean_reward", sum(self._reward_buffer) / len(self._reward_buffer))
+            self._reward_buffer.clear()
+        await super().wandb_log(values)
+
+    async def add_rollouts_for_wandb(self, scored_data: Any, item: Any = None) -> None:
+        """Keep some rollouts of a group for the table, as (conversation, score)."""
+        if not scored_data.get("messages"):
+            await super().add_rollouts_for_wandb(scored_data, item)
+            return
+        wanted = self.config.num_rollouts_per_group_for_logging
+        told = list(zip(scored_data["messages"], scored_data["scores"], strict=False))[
+            : wanted if wanted >= 0 else None
+        ]
+        self.rollouts_for_wandb.append([(self._format_trajectory_for_display(each), score) for each, score in told])
+        del self.rollouts_for_wandb[: -max(1, self.config.num_rollouts_to_keep)]
+
+    @staticmethod
+    def _format_trajectory_for_display(messages: Sequence[Mapping[str, Any]]) -> str:
+        """A conversation as text for people."""
+        return format_conversation(messages)
+
+    # -- a run
+
+    async def evaluate_manager(self) -> None:
+        """The mode ``evaluate``."""
+        self._only_evaluates = True
+        await super().evaluate_manager()
+
+    async def aclose(self) -> None:
+        """Close the judge's connections and all of the base's."""
+        if self._judge is not None:
+            await self._judge.close()
+        await super().aclose()
+
+    async def _begin(self) -> None:
+        """Before ``setup``: boxes can be had, and a setup that shuffles does so alike in every run."""
+        if self._tools_need_boxes:
+            await prepare_backend(self.config.terminal_backend)
+        random.seed(self.config.seed)
+
+
+def _evaluating(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An ``evaluate`` whose tasks find boxes, all of which are closed when it ends."""
+    evaluate = bridged_method(function)
+
+    @functools.wraps(function)
+    async def run(self: HermesAgentBaseEnv, *args: Any, **kwargs: Any) -> Any:
+        async with workspace_scope(self._unbound_plan()):
+            return await evaluate(self, *args, **kwargs)
+
+    return run
+
+
+def _starting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``setup`` that begins with the base's own checks, once, however deep the classes are."""
+
+    @functools.wraps(function)
+    async def run(self: HermesAgentBaseEnv, *args: Any, **kwargs: Any) -> Any:
+        if not self._begun:
+            self._begun = True
+            await self._begin()
+        return await function(self, *args, **kwargs)
+
+    return run
+
+
+_WRAPPED: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "compute_reward": bridged_method,
+    "compute_group_rewards": bridged_method,
+    "prepare_box": bridged_method,
+    "evaluate": _evaluating,
+    "setup": _starting,
+}
+"""What is put around the methods that a subclass defines."""

@@ -34,11 +34,11 @@ from environments.tools.workspaces import (
     current_scope,
     workspace_of,
 )
-from sandboxes import SandboxSpec
+from sandboxes.base import SandboxSpec
 from sandboxes.errors import OutputLimitExceeded, SandboxFileError
 
 if TYPE_CHECKING:
-    from sandboxes import Sandbox
+    from sandboxes.base import Sandbox
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sandboxes.errors import OutputLimitExceeded, SandboxFileError
 
 if TYPE_CHECKING:
-    from sandboxes import Sandbox
+    from sandboxes.base import Sandbox
 
 Report = dict[str, Any]
 

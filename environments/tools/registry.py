@@ -12,7 +12,7 @@ from environments.tools.files import PATCH, READ_FILE, WRITE_FILE
 from environments.tools.search import SEARCH_FILES
 from environments.tools.terminal import PROCESS, TERMINAL
 from environments.tools.todo import TODO
-from environments.tools.workspaces import WorkspaceClosed
+from environments.tools.workspaces import WorkspaceError
 from sandboxes.errors import OutputLimitExceeded, SandboxError, SandboxFileError
 
 logger = logging.getLogger(__name__)
@@ -51,17 +51,15 @@ def unknown_tool(name: str, available: Iterable[str]) -> ToolFailure:
 async def run_tool(tool: Tool, call: ToolCallContext, raw_arguments: object) -> ToolResult:
     """Call a tool with what a model wrote as its arguments.
 
-    Raises: ToolFailure with the words for the model; SandboxError and WorkspaceClosed where the box failed, which
+    Raises: ToolFailure with the words for the model; SandboxError or WorkspaceError where the box failed, which
     no model is to blame for.
     """
     arguments = check_arguments(parse_arguments(raw_arguments), tool.parameters)
     try:
         return await tool.run(call, arguments)
-    except (ToolFailure, WorkspaceClosed):
-        raise
     except (SandboxFileError, OutputLimitExceeded) as error:
         raise ToolFailure(str(error)) from error
-    except SandboxError:
+    except (ToolFailure, WorkspaceError, SandboxError):
         raise
     except Exception as error:
         # One tool call is a boundary: a fault of one tool is a failed call, with its traceback in the log.

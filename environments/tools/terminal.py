@@ -11,8 +11,7 @@ from environments.tools.base import Arguments, Tool, ToolCallContext, ToolFailur
 from environments.tools.results import save_text
 
 if TYPE_CHECKING:
-    from sandboxes import ExecResult, Sandbox
-    from sandboxes.base import ProcessStatus
+    from sandboxes.base import ExecResult, ProcessStatus, Sandbox
 
 LONGEST_TIMEOUT_S = 600
 OUTPUT_CHARS = 50_000

@@ -11,6 +11,7 @@ from environments.tools.registry import tools
 
 _toolsets: dict[str, tuple[str, ...]] = {
     "terminal": ("terminal", "process"),
+    "process": ("process",),
     "shell": ("terminal",),
     "file": ("read_file", "write_file", "patch", "search_files"),
     "todo": ("todo",),
@@ -53,10 +54,11 @@ def resolve_tools(enabled: Sequence[str] | None = None, disabled: Sequence[str] 
     return [tool for name, tool in tools().items() if name in wanted]
 
 
-def check_distribution(name: str) -> None:
-    """Raises: ConfigError for an unknown distribution."""
-    if name not in _distributions:
-        raise ConfigError(f"Unknown distribution {name!r}; known are {', '.join(_distributions)}.")
+def toolsets_of(distribution: str) -> list[str]:
+    """The toolsets that may be drawn. Raises: ConfigError for an unknown distribution."""
+    if distribution not in _distributions:
+        raise ConfigError(f"Unknown distribution {distribution!r}; known are {', '.join(_distributions)}.")
+    return list(_distributions[distribution])
 
 
 def draw_toolsets(distribution: str, rng: random.Random) -> list[str]:
@@ -64,10 +66,10 @@ def draw_toolsets(distribution: str, rng: random.Random) -> list[str]:
 
     Raises: ConfigError for an unknown distribution.
     """
-    check_distribution(distribution)
+    names = toolsets_of(distribution)
     chances = _distributions[distribution]
-    drawn = [name for name, chance in chances.items() if rng.random() * 100 < chance]
-    return drawn or [max(chances, key=lambda name: chances[name])]
+    drawn = [name for name in names if rng.random() * 100 < chances[name]]
+    return drawn or [max(names, key=lambda name: chances[name])]
 
 
 def _members(toolset: str) -> tuple[str, ...]:

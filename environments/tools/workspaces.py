@@ -21,12 +21,16 @@ from typing import TYPE_CHECKING, Any
 from environments.tools.todo import TodoList
 
 if TYPE_CHECKING:
-    from sandboxes import Sandbox, SandboxSpec
-    from sandboxes.base import Shell
+    from sandboxes.base import Sandbox, SandboxSpec, Shell
 
 logger = logging.getLogger(__name__)
 
 REMEMBERED_CLOSED_IDS = 100_000
+NO_SCOPE = (
+    "No sandbox is planned for task {}. Inside an environment there always is one; elsewhere write "
+    "`async with workspace_scope(BoxPlan(backend, SandboxSpec())):` around the loop, or "
+    "`with ToolContext.open(backend) as ctx:`."
+)
 
 
 class WorkspaceError(RuntimeError):
@@ -35,6 +39,10 @@ class WorkspaceError(RuntimeError):
 
 class WorkspaceClosed(WorkspaceError):
     """The task is over: its box is gone, and its id is not given out again."""
+
+
+class WorkspaceNotPrepared(WorkspaceError):
+    """``plan.prepare`` failed: the box does not hold what the task starts from. The cause is its own error."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,11 @@ class BoxPlan:
 
 
 class Workspace:
-    """The box, the shell session and the notes of one task."""
+    """The box, the shell session and the notes of one task. Without a plan it has no box."""
 
-    def __init__(self, task_id: str, plan: BoxPlan, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, task_id: str, plan: BoxPlan | None, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.task_id = task_id
-        self.plan = plan
+        self._plan = plan
         self.loop = loop
         """The event loop that the box lives on; None: the one that opens it."""
         self.todos = TodoList()
@@ -69,13 +77,21 @@ class Workspace:
         self._agent_acted = False
 
     @property
-    def closed(self) -> bool:
-        return self._closed
+    def plan(self) -> BoxPlan:
+        """Raises: WorkspaceError where the task has no box."""
+        if self._plan is None:
+            raise WorkspaceError(NO_SCOPE.format(self.task_id))
+        return self._plan
+
+    @property
+    def has_box(self) -> bool:
+        """Whether the box was needed so far."""
+        return self._box is not None
 
     async def box(self) -> Sandbox:
         """The box, opened and prepared at the first call.
 
-        Raises: WorkspaceClosed; what the backend raises where it cannot start one; what ``plan.prepare`` raises.
+        Raises: WorkspaceClosed; WorkspaceNotPrepared; SandboxError where the backend cannot start one.
         """
         if _preparing.get() is self and self._box is not None:
             return self._box
@@ -129,8 +145,7 @@ class Workspace:
         self.loop = asyncio.get_running_loop()
         token = _preparing.set(self)
         try:
-            if self.plan.prepare is not None:
-                await self.plan.prepare(self)
+            await self._prepare()
             self._refuse_closed()
         except BaseException:
             box, self._box = self._box, None
@@ -138,6 +153,14 @@ class Workspace:
             raise
         finally:
             _preparing.reset(token)
+
+    async def _prepare(self) -> None:
+        if self.plan.prepare is None:
+            return
+        try:
+            await self.plan.prepare(self)
+        except Exception as error:
+            raise WorkspaceNotPrepared(f"Preparing the box failed: {type(error).__name__}: {error}") from error
 
     async def _close_box(self) -> None:
         # An opening in progress holds the lock; it sees that the workspace is closed and removes its own box.
@@ -262,9 +285,5 @@ def workspace_of(task_id: str, scope: WorkspaceScope | None = None) -> Workspace
         return workspace
     scope = scope or _scope.get()
     if scope is None:
-        raise WorkspaceError(
-            f"No sandbox is planned for task {task_id}. Inside an environment there always is one; elsewhere write "
-            "`async with workspace_scope(BoxPlan(backend, SandboxSpec())):` around the loop, or "
-            "`with ToolContext.open(backend) as ctx:`."
-        )
+        raise WorkspaceError(NO_SCOPE.format(task_id))
     return scope.bind(task_id, scope.plan)

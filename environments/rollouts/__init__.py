@@ -1,0 +1,1 @@
+"""What becomes of a finished conversation: sequences to train on, a grade, a line of an evaluation."""

@@ -1,0 +1,126 @@
+"""An evaluation: items worked on at once, told in their order, and continued where it was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import IO, Any, Self
+
+from environments.agent_loop import AgentResult
+from environments.agent_loop.result import StopReason
+
+Sample = dict[str, Any]
+"""One line of ``samples.jsonl``; ``reward`` is None where the rollout was invalid, and ``error`` says why."""
+
+FULL_REWARD = 1.0 - 1e-9
+PROGRESS_FILE = "samples.partial.jsonl"
+
+
+def sample_of(prompt: str, result: AgentResult, reward: float) -> Sample:
+    """What is kept of a graded rollout."""
+    return {
+        "prompt": prompt,
+        "response": result.final_response,
+        "reward": reward,
+        "stop_reason": result.stop_reason.value,
+        "turns": result.turns_used,
+        "tools_used": result.tools_used,
+        "tool_errors": len(result.tool_errors),
+        "completion_tokens": result.usage.completion_tokens,
+        "seconds": round(result.timings.total_s, 3),
+        "messages": result.messages,
+    }
+
+
+def invalid_sample(prompt: str, error: str) -> Sample:
+    """What is kept of an item for which no rollout was valid."""
+    return {"prompt": prompt, "response": "", "reward": None, "error": error}
+
+
+def summarise(samples: Sequence[Sample]) -> dict[str, float]:
+    """Means over the valid samples; the invalid ones are counted and never scored."""
+    valid = [sample for sample in samples if sample["reward"] is not None]
+    metrics: dict[str, float] = {"eval/num_samples": len(samples), "eval/num_invalid": len(samples) - len(valid)}
+    if not valid:
+        return metrics
+    rewards = [float(sample["reward"]) for sample in valid]
+    return metrics | {
+        "eval/mean_reward": fmean(rewards),
+        "eval/mean_reward_stderr": stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else 0.0,
+        "eval/success_rate": fmean(reward >= FULL_REWARD for reward in rewards),
+        "eval/mean_turns": fmean(sample["turns"] for sample in valid),
+        "eval/finished_naturally": fmean(sample["stop_reason"] == StopReason.FINISHED for sample in valid),
+        "eval/tool_errors_per_sample": fmean(sample["tool_errors"] for sample in valid),
+        "eval/completion_tokens_per_sample": fmean(sample["completion_tokens"] for sample in valid),
+    }
+
+
+async def run_in_order(
+    items: Sequence[Any], work: Callable[[int, Any], Awaitable[Sample]], at_once: int
+) -> list[Sample]:
+    """``work(index, item)`` for each item, ``at_once`` of them at a time; answers in the order of the items."""
+    slots = asyncio.Semaphore(max(1, at_once))
+
+    async def limited(index: int, item: Any) -> Sample:
+        async with slots:
+            return await work(index, item)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(limited(index, item)) for index, item in enumerate(items)]
+    return [task.result() for task in tasks]
+
+
+class Progress:
+    """Finished samples on disk, so that a killed evaluation goes on; they count only for the same ``settings``."""
+
+    def __init__(self, file: IO[str] | None, done: Mapping[str, Sample], settings: str) -> None:
+        self._file = file
+        self._done = done
+        self._settings = settings
+
+    @classmethod
+    @contextmanager
+    def in_folder(cls, folder: str | None, settings: Mapping[str, Any]) -> Iterator[Self]:
+        """Read and continue the progress in ``folder``; without a folder nothing is kept. The end removes it."""
+        fingerprint = json.dumps(settings, sort_keys=True, default=str)
+        if folder is None:
+            yield cls(None, {}, fingerprint)
+            return
+        path = Path(folder) / PROGRESS_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        done = dict(_read_progress(path))
+        with path.open("a", encoding="utf-8") as file:
+            yield cls(file, done, fingerprint)
+        path.unlink(missing_ok=True)
+
+    def key(self, index: int, prompt: str) -> str:
+        """Names the work on one item."""
+        return hashlib.sha256(json.dumps([self._settings, index, prompt]).encode()).hexdigest()[:32]
+
+    def find(self, key: str) -> Sample | None:
+        return self._done.get(key)
+
+    def add(self, key: str, sample: Sample) -> None:
+        """Keep a finished sample; an invalid one is tried again by the next run."""
+        if self._file is not None and sample["reward"] is not None:
+            # the newline goes first: a line that a kill has cut spoils no other
+            self._file.write("\n" + json.dumps({"key": key, "sample": sample}, default=str))
+            self._file.flush()
+
+
+def _read_progress(path: Path) -> Iterator[tuple[str, Sample]]:
+    """The finished samples; a line that a kill has cut is passed over."""
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        yield entry["key"], entry["sample"]

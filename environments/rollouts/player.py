@@ -1,0 +1,119 @@
+"""Plays one rollout: a conversation against the engine, in a box of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from atroposlib.envs.server_handling.server_manager import ServerManager
+from atroposlib.errors import RolloutInvalid
+from environments.agent_loop import AgentResult, HermesAgentLoop
+from environments.hermes_config import HermesAgentEnvConfig
+from environments.rollouts.grading import fresh_context
+from environments.rollouts.samples import certify
+from environments.tool_context import ToolContext
+from environments.tools.workspaces import Workspace, WorkspaceScope
+
+OfferedTools = tuple[list[dict[str, Any]], set[str]]
+"""Schemas for the model, and the names it may call."""
+Split = Literal["train", "eval"]
+Messages = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A conversation that was played to its end; the box of its verifier is open."""
+
+    rollout_id: str
+    result: AgentResult
+    ctx: ToolContext
+
+
+class RolloutPlayer:
+    """Plays rollouts of one environment; ``tokenizer`` loads it, and is called only where the engine tells tokens."""
+
+    def __init__(self, config: HermesAgentEnvConfig, server: ServerManager, tokenizer: Callable[[], Any]) -> None:
+        self.config = config
+        self.server = server
+        self._tokenizer = tokenizer
+
+    async def play(
+        self, messages: Messages, tools: OfferedTools, scope: WorkspaceScope, split: Split, trainer_limit: int = -1
+    ) -> Rollout:
+        """Converse from ``messages`` to the end. ``trainer_limit``: tokens that the trainer takes; -1: no limit.
+
+        The box stays open, and belongs to ``scope``. Raises: RolloutInvalid where the engine or the box failed.
+        """
+        workspace = scope.bind(str(uuid.uuid4()), scope.plan)
+        try:
+            result = await self._converse(messages, tools, workspace.task_id, split, trainer_limit)
+            _check(result)
+            ctx = await self._context(scope, workspace)
+        except BaseException:
+            await workspace.close()
+            raise
+        return Rollout(workspace.task_id, result, ctx)
+
+    async def _converse(
+        self, messages: Messages, tools: OfferedTools, task_id: str, split: Split, trainer_limit: int
+    ) -> AgentResult:
+        config = self.config
+        schemas, names = tools
+        async with self._engine(trainer_limit) as (server, limit):
+            loop = HermesAgentLoop(
+                server=server,
+                tool_schemas=schemas,
+                valid_tool_names=names,
+                max_turns=config.max_agent_turns,
+                task_id=task_id,
+                temperature=config.eval_temperature if split == "eval" else config.agent_temperature,
+                max_tokens=config.max_token_length,
+                extra_body=config.extra_body,
+                budget_config=config.build_budget_config(),
+                max_rollout_tokens=limit,
+                tool_call_parser=config.tool_call_parser,
+                split=split,
+            )
+            result = await loop.run(messages)
+            if result.managed_state is not None:
+                certify(server, result)
+            return result
+
+    @asynccontextmanager
+    async def _engine(self, trainer_limit: int) -> AsyncIterator[tuple[Any, int | None]]:
+        """The engine of one rollout, and the token limit that the loop has to keep.
+
+        An engine that tells its tokens is recorded, token by token; the record then keeps the limit itself.
+        """
+        facts = await self.server.probe()
+        limit = self._limit(trainer_limit, facts.max_model_len)
+        if not facts.token_exact:
+            yield self.server, limit
+            return
+        async with self.server.managed_server(
+            tokenizer=await asyncio.to_thread(self._tokenizer),
+            preserve_think_blocks=self.config.thinking_mode,
+            tool_call_parser=self.config.tool_call_parser,
+        ) as managed:
+            managed.max_rollout_tokens = limit
+            yield managed, None
+
+    def _limit(self, trainer_limit: int, engine_limit: int | None) -> int | None:
+        """Tokens of a rollout: as configured, else the smaller of the trainer's and the engine's limit."""
+        configured: Sequence[int | None] = (self.config.max_rollout_tokens,)
+        limits = configured if configured[0] is not None else (trainer_limit, engine_limit)
+        return min((limit for limit in limits if limit is not None and limit > 0), default=None)
+
+    async def _context(self, scope: WorkspaceScope, workspace: Workspace) -> ToolContext:
+        if self.config.grade_in == "fresh":
+            return await fresh_context(scope, workspace, self.config.artefacts)
+        return ToolContext(workspace.task_id)
+
+
+def _check(result: AgentResult) -> None:
+    if not result.valid:
+        raise RolloutInvalid(result.stop_reason.value, result.error or "")
