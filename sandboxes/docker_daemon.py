@@ -15,7 +15,7 @@ DEFAULT_HOST = "unix:///var/run/docker.sock"
 _START_ONE = "start one (scripts/start_dockerd.sh, `systemctl start docker`, Docker Desktop) or name it in DOCKER_HOST"
 
 
-def connect(*, timeout_s: float = 60.0, connections: int = 16) -> DockerClient:
+def connect(*, timeout_s: int = 60, connections: int = 16) -> DockerClient:
     """A client of the daemon that the environment names, once it answered.
 
     ``timeout_s`` bounds each silence of the daemon, ``connections`` the requests of several threads at once.

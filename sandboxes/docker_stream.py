@@ -152,7 +152,8 @@ def _tls_context() -> ssl.SSLContext | None:
     if not tls:
         return None
     context = ssl.create_default_context(cafile=tls.ca_cert)
-    context.load_cert_chain(*tls.cert)
+    if tls.cert:
+        context.load_cert_chain(*tls.cert)
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from sandboxes.ownership import owned_name
 
+_ATTEMPTS = 5
+
 
 def make_folder(box_id: str) -> Path:
     """A new folder, for this user only, that the reaper removes once this process is gone."""
@@ -27,8 +29,14 @@ def remove_folder(folder: Path) -> None:
     held = mounts_below(folder)
     if held:
         raise OSError(f"{held[0]} is still mounted; {folder} was not removed")
-    if folder.exists():
-        shutil.rmtree(folder)
+    for _ in range(_ATTEMPTS):
+        try:
+            return shutil.rmtree(folder)
+        except FileNotFoundError:
+            # Gone already, or someone else removes it too and took a file from under this removal.
+            if not folder.exists():
+                return
+    raise OSError(f"{folder} was not removed: files in it came and went meanwhile")
 
 
 def mounts_below(folder: Path) -> list[Path]:

@@ -38,7 +38,7 @@ BUSYBOX = f"{REPOSITORY}:busybox"
 BUILD_COMMAND = "python -m sandboxes.images build"
 IMAGE_LABEL = "hermes.image"
 
-_IMPORT_TIMEOUT_S = 600.0
+_IMPORT_TIMEOUT_S = 600
 _CHANGES = ('CMD ["/bin/sh"]', "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 
 
@@ -133,7 +133,7 @@ def prune_images(client: DockerClient, *, include_current: bool) -> list[str]:
         if image.tags and not include_current:
             continue
         try:
-            client.images.remove(image.id, force=True)
+            client.api.remove_image(str(image.id), force=True)
         except APIError as error:
             raise SandboxError(f"image {image.short_id} was not removed: {docker_daemon.reason(error)}") from error
         removed.append(image.tags[0] if image.tags else image.short_id)
