@@ -72,7 +72,9 @@ class BatchResponse(Response):
         headers.append((b"content-length", str(len(body)).encode()))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        # Only while the answer is incomplete can a server tell a client that hung up from one that is content.
+        # A server waits for a slow client before it takes the next part, not after it took the last.
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        # Only while the answer is incomplete can it tell a client that hung up from one that is content.
         arrived = not await request.is_disconnected()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         return arrived

@@ -1,0 +1,67 @@
+"""``run-api``: what it listens on, what it asks for, how it fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from atroposlib.cli.run_api import main, make_app, parse_arguments
+from atroposlib.errors import GroupRefused
+from tests.atroposlib.api.groups import incoming
+from tests.atroposlib.api.serving import ServerProcess
+
+
+def test_it_listens_on_this_machine_only_unless_told():
+    arguments = parse_arguments([])
+    assert (arguments.host, arguments.port) == ("127.0.0.1", 8000)
+
+
+def test_it_serves_with_a_token_from_a_file(tmp_path: Path):
+    (tmp_path / "token").write_text("secret\n")
+    server = ServerProcess("--token-file", str(tmp_path / "token"), "--store", str(tmp_path / "queue.db"))
+    server.start()
+    try:
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{server.url}/status")
+        request = urllib.request.Request(f"{server.url}/status", headers={"authorization": "Bearer secret"})
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
+    finally:
+        server.kill()
+    assert (tmp_path / "queue.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--token", ""], "--token: is empty"),
+        (["--token-file", "/nowhere/token"], "--token-file"),
+        (["--store", "/dev/null/queue.db"], "store /dev/null/queue.db"),
+        (["--reload", "--store", "queue.db"], "--reload"),
+        (["--token", "a", "--token-file", "b"], "not allowed with"),
+        (["--port", "http"], "invalid int"),
+    ],
+)
+def test_wrong_arguments_end_with_2_and_one_message(arguments, complaint, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_limits_come_from_the_command_line():
+    app = make_app(parse_arguments(["--max-queue-mb", "0"]))
+    with pytest.raises(GroupRefused, match="more than this server ever holds"):
+        app.state.queue.add([incoming(0)])
+
+
+def test_help_needs_no_server():
+    command = [sys.executable, "-X", "importtime", "-m", "atroposlib.cli.run_api", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "--store" in done.stdout
+    assert "fastapi" not in done.stderr
