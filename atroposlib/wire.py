@@ -98,6 +98,16 @@ _ENVELOPE_KEYS = ("group_id", "run_id")
 GROUP_KEYS: Final = tuple(key for key in ScoredDataGroup.__annotations__ if key not in _ENVELOPE_KEYS)
 
 
+_ROWS_OF_TOKENS = (
+    "masks",
+    "advantages",
+    "ref_logprobs",
+    "inference_logprobs",
+    "distill_token_ids",
+    "distill_logprobs",
+)
+
+
 class ScoredDataItem(TypedDict, total=False):
     """One sequence of a group, as ``collect_trajectory`` returns it: each key holds one element of the group's list."""
 
@@ -317,18 +327,23 @@ def validate_group(group: Mapping[str, Any]) -> ScoredDataGroup:
 
 
 def check_group(group: ScoredDataGroup) -> None:
-    """Check that all keys speak of the same sequences. Raises: GroupRefused."""
+    """Check that all keys speak of the same sequences; an optional list that is empty says nothing.
+
+    Raises: GroupRefused.
+    """
     for key in ("tokens", "masks", "scores"):
         if key not in group:
             raise GroupRefused(f"{key}: required, but absent", key)
     lengths = [len(sequence) for sequence in group["tokens"]]
     if not lengths:
         raise GroupRefused("tokens: a group needs at least one sequence", "tokens")
-    for key in ("scores", "messages", "overrides"):
-        _check_count(key, group.get(key), len(lengths))
-    for key in ("masks", "advantages", "ref_logprobs", "inference_logprobs", "distill_token_ids", "distill_logprobs"):
-        _check_count(key, group.get(key), len(lengths))
-        _check_lengths(key, group.get(key), lengths)
+    _check_count("scores", group["scores"], len(lengths))
+    for key in ("messages", "overrides"):
+        _check_count(key, group.get(key) or None, len(lengths))
+    for key in _ROWS_OF_TOKENS:
+        rows = group.get(key) if key == "masks" else group.get(key) or None
+        _check_count(key, rows, len(lengths))
+        _check_lengths(key, rows, lengths)
     _check_alternatives(group)
     _check_roles(group.get("messages"))
 
@@ -346,7 +361,7 @@ def _check_lengths(key: str, rows: Any, lengths: Sequence[int]) -> None:
 
 def _check_alternatives(group: ScoredDataGroup) -> None:
     ids, logprobs = group.get("distill_token_ids"), group.get("distill_logprobs")
-    if ids is None or logprobs is None:
+    if not ids or not logprobs:
         return
     for index, (id_row, logprob_row) in enumerate(zip(ids, logprobs, strict=True)):
         if any(len(a) != len(b) for a, b in zip(id_row, logprob_row, strict=True)):

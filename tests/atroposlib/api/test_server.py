@@ -204,6 +204,10 @@ async def test_a_malformed_group_is_refused_by_the_name_of_its_field(http, body,
     assert (status["groups_refused"], status["queue_size"]) == ({"malformed_or_too_large": 1}, 0)
 
 
+async def test_optional_lists_that_are_empty_are_taken(http):
+    await post(http, "/scored_data", {**_GROUP, "messages": [], "overrides": [], "inference_logprobs": []})
+
+
 async def test_a_fault_in_a_list_names_the_group(http):
     bad = {**_GROUP, "scores": [1.0]}
     refused = await post(http, "/scored_data_list", [_GROUP, bad], 422)
