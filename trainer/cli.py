@@ -6,9 +6,10 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from trainer.errors import TrainerError, UsageError
+from trainer.config import ServingConfig
+from trainer.errors import Interrupted, TrainerError, UsageError
+from trainer.policy import DTYPES, TINY
 
 logger = logging.getLogger(__name__)
 
@@ -27,37 +28,56 @@ def run_program(
     except TrainerError as error:
         logger.error("%s", error)  # noqa: TRY400 the message says it all
         return 1
+    except Interrupted as end:
+        logger.info("%s", end)
+        return end.exit_code
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of the embedded engine."""
-    flags = parser.add_argument_group("model and engine")
-    add = flags.add_argument
-    add("--model", "--model-name", dest="model", default="tiny", help="'tiny' (it ships), a folder, or a hub name")
-    add("--host", default="127.0.0.1", help="address to serve on; who reaches it may change the weights")
-    add("--served-model-name", nargs="+", help="names to answer to (default: the model as it was typed)")
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """Which model, and on what it runs."""
+    add = parser.add_argument_group("model").add_argument
+    add("--model", "--model-name", dest="model", default=TINY, help=f"'{TINY}' (it ships), a folder, or a hub name")
     add("--device", default="cpu", help="cpu, cuda, cuda:1, mps, ...")
-    add("--dtype", default="float32", help="float32, bfloat16 or float16")
+    add("--dtype", default="float32", help="what to compute in: " + ", ".join(DTYPES))
     add("--threads", type=int, help="CPU threads of torch (default: torch's own choice)")
-    add("--max-model-len", type=int, help="longest sequence (default: what model and cache allow)")
-    add("--max-num-seqs", type=int, default=64, help="sequences sampled at once")
-    add("--kv-cache-gb", type=float, default=1.0, help="memory for keys and values")
-    add("--tool-call-parser", default="hermes", help="how tool calls are found in a model's text")
     add("--seed", type=int, help="seed of sampling and training")
 
 
-def engine_from(options: argparse.Namespace, policy: Any, logprobs_mode: Any) -> Any:
-    """An engine over ``policy`` as the flags say."""
-    from trainer.engine.scheduler import Engine, EngineConfig
+def add_serving_flags(parser: argparse.ArgumentParser) -> None:
+    """How the embedded engine is served."""
+    add = parser.add_argument_group("embedded engine").add_argument
+    add("--host", default="127.0.0.1", help="address to serve on; who reaches it may change the weights")
+    add("--port", "--vllm-port", dest="port", type=int, default=9001)
+    add("--served-model-name", nargs="+", help="names to answer to (default: the model as it was typed)")
+    add("--max-model-len", type=int, help="longest sequence (default: what model and cache allow)")
+    add("--max-num-seqs", type=int, default=64, help="sequences sampled at once")
+    add("--kv-cache-gb", type=float, default=1.0, help="memory for keys and values")
+    add("--tool-call-parser", default="hermes", help="how tool calls are found in a model's text; 'none': they are not")
+    add(
+        "--logprobs-mode",
+        choices=("raw_logprobs", "processed_logprobs"),
+        default="raw_logprobs",
+        help="report logprobs before (raw, as stock vLLM does) or after temperature and filters",
+    )
 
-    config = EngineConfig(
+
+def serving_config(options: argparse.Namespace, aliases: Sequence[str] = ()) -> ServingConfig:
+    """What ``add_serving_flags`` read. ``aliases``: further names of the shipped policy where none was chosen.
+
+    Raises: UsageError.
+    """
+    own_names = [options.model, *aliases] if options.model == TINY else [options.model]
+    return ServingConfig(
+        host=options.host,
+        port=options.port,
+        names=tuple(options.served_model_name or own_names),
+        tool_call_parser=None if options.tool_call_parser == "none" else options.tool_call_parser,
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,
-        kv_cache_bytes=int(options.kv_cache_gb * (1 << 30)),
-        logprobs_mode=logprobs_mode,
+        kv_cache_gb=options.kv_cache_gb,
+        logprobs_mode=options.logprobs_mode,
         seed=options.seed,
     )
-    return Engine(policy.model, policy.tokenizer, config)

@@ -14,6 +14,7 @@ TrainerError
 
 from __future__ import annotations
 
+import signal
 from typing import ClassVar
 
 
@@ -35,6 +36,14 @@ class CheckpointError(TrainerError):
 
 class ServiceError(TrainerError):
     """A service the trainer talks to refused a call, or stayed away for longer than it may."""
+
+
+class Interrupted(TrainerError):
+    """The run was asked to end by a signal, and has saved."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"Ended by {signal.Signals(signal_number).name}.")
+        self.exit_code = 128 + signal_number
 
 
 class EngineError(TrainerError):

@@ -6,11 +6,13 @@ import logging
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import uvicorn
 
+from trainer.config import ServingConfig
 from trainer.engine.chat import Words
-from trainer.engine.scheduler import Engine
+from trainer.engine.scheduler import Engine, EngineConfig
 from trainer.engine.server import create_app
 from trainer.errors import UsageError
 
@@ -39,7 +41,7 @@ class EngineHost:
         tool_call_parser: str | None = "hermes",
     ) -> None:
         words = Words(engine.tokenizer, tool_call_parser)
-        self._engine = engine
+        self.engine = engine
         self._names = tuple(names)
         self._socket = _bound(host, port)
         config = uvicorn.Config(
@@ -61,21 +63,21 @@ class EngineHost:
     def serve(self) -> None:
         """Serve until interrupted."""
         self._announce()
-        self._engine.start()
+        self.engine.start()
         try:
             self._run()
         finally:
-            self._engine.close()
+            self.engine.close()
 
     def start(self) -> None:
         """Serve in the background until ``close``."""
         self._announce()
-        self._engine.start()
+        self.engine.start()
         self._thread.start()
 
     def close(self) -> None:
         """End server and engine; requests under way get an error."""
-        self._engine.close()
+        self.engine.close()
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join()
@@ -90,6 +92,24 @@ class EngineHost:
             logger.warning("Anybody who reaches %s may sample from this engine and change its weights.", self.url)
 
 
+def host_engine(model: Any, tokenizer: Any, config: ServingConfig) -> EngineHost:
+    """An engine over ``model`` at the address that ``config`` names, bound but not started. Raises: UsageError."""
+    limits = EngineConfig(
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        kv_cache_bytes=int(config.kv_cache_gb * (1 << 30)),
+        logprobs_mode=config.logprobs_mode,
+        seed=config.seed,
+    )
+    return EngineHost(
+        Engine(model, tokenizer, limits),
+        config.names,
+        host=config.host,
+        port=config.port,
+        tool_call_parser=config.tool_call_parser,
+    )
+
+
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -101,6 +121,6 @@ def _bound(host: str, port: int) -> socket.socket:
         bound.close()
         raise UsageError(
             f"The engine cannot listen on {host}:{port} ({error.strerror or error}); "
-            "end what listens there, or choose another address with --host and --port (trainer: --vllm-port)."
+            "end what listens there, or choose another address with --host and --port."
         ) from error
     return bound

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from trainer.config import LogprobsMode
 from trainer.engine.forward import CachedModel
 from trainer.engine.rows import SHARED_AT_LEAST, RowTable
-from trainer.engine.sampling import LogprobsMode, draw
+from trainer.engine.sampling import draw
 from trainer.engine.sequence import Sequence, longest_common_prefix
 
 _TOKENS_PER_PASS = 4096

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
-LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
+from trainer.config import LogprobsMode
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from trainer.config import LogprobsMode
 from trainer.engine.sampler import BatchSampler
-from trainer.engine.sampling import LogprobsMode, SamplingParams
+from trainer.engine.sampling import SamplingParams
 from trainer.engine.sequence import Completion, Sequence, end_token_ids
 from trainer.errors import EngineBusy, EngineFailed, InvalidRequest
 
