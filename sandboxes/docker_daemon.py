@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import socket
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from sandboxes.errors import SandboxUnavailable
 
@@ -25,11 +26,12 @@ def connect(*, timeout_s: int = 60, connections: int = 16) -> DockerClient:
     import docker
     from docker.errors import DockerException
 
+    _knock()
     try:
         client = docker.from_env(timeout=timeout_s, max_pool_size=connections)
         kind = client.version()["Os"]
     except DockerException as error:
-        raise SandboxUnavailable(_explain(error)) from error
+        raise SandboxUnavailable(f"the Docker daemon at {host()} cannot be used: {reason(error)}") from error
     if kind != "linux":
         raise SandboxUnavailable(f"the Docker daemon runs {kind} containers; switch it to Linux containers")
     return client
@@ -46,21 +48,25 @@ def reason(error: Exception) -> str:
     return " ".join(str(explanation or error).split())
 
 
-def _explain(error: Exception) -> str:
-    for cause in _causes(error):
-        if isinstance(cause, FileNotFoundError):
-            return f"no Docker daemon at {host()}: {_START_ONE}"
-        if isinstance(cause, PermissionError):
-            return (
-                f"this user may not use the Docker daemon at {host()}: run as root, or add the user to the group "
-                "docker (`sudo usermod -aG docker $USER`, then log in again)"
-            )
-        if isinstance(cause, ConnectionRefusedError):
-            return f"nothing answers at {host()}, the Docker daemon has ended: {_START_ONE}"
-    return f"the Docker daemon at {host()} cannot be used: {reason(error)}"
+def _knock() -> None:
+    """See that something answers at a Unix socket, where the usual mistakes have an answer each.
 
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+    Raises: SandboxUnavailable.
+    """
+    address = urlsplit(host())
+    if address.scheme != "unix":
+        return
+    try:
+        with socket.socket(socket.AF_UNIX) as knocking:
+            knocking.connect(address.path)
+    except FileNotFoundError as error:
+        raise SandboxUnavailable(f"no Docker daemon at {host()}: {_START_ONE}") from error
+    except ConnectionRefusedError as error:
+        raise SandboxUnavailable(f"nothing answers at {host()}, the Docker daemon has ended: {_START_ONE}") from error
+    except PermissionError as error:
+        raise SandboxUnavailable(
+            f"this user may not use the Docker daemon at {host()}: run as root, or add the user to the "
+            "group docker (`sudo usermod -aG docker $USER`, then log in again)"
+        ) from error
+    except OSError as error:
+        raise SandboxUnavailable(f"the Docker daemon at {host()} cannot be reached: {error}") from error
