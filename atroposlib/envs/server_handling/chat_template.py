@@ -18,9 +18,8 @@ from typing import Any
 from atroposlib.errors import RolloutInvalid
 
 Message = Mapping[str, Any]
-MARK = "⟦answer⟧"
-THOUGHT = "⟦thought⟧"
-_STAND_IN = "."
+MARK, THOUGHT, NEWS, QUESTION = "zqAnswerqz", "zqThoughtqz", "zqNewsqz", "zqQuestionqz"
+_STAND_IN_CALL: dict[str, Any] = {"id": "callid000", "type": "function", "function": {"name": "tool", "arguments": {}}}
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._keeps: dict[tuple[Any, ...], bool] = {}
+        self._seams: dict[tuple[Any, ...], str | None] = {}
         backend = getattr(tokenizer, "backend_tokenizer", None) if getattr(tokenizer, "is_fast", False) else None
         self._backend = backend
 
@@ -98,6 +98,10 @@ class ChatTemplate:
         except TypeError:
             return None
 
+    @property
+    def _name(self) -> str:
+        return getattr(self._tokenizer, "name_or_path", "") or type(self._tokenizer).__name__
+
     @cached_property
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 of the template."""
@@ -114,65 +118,85 @@ class ChatTemplate:
         self, answer: Message, new: Sequence[Message], tools: Any, variables: Mapping[str, Any]
     ) -> Bridge | None:
         """The bridge from ``answer`` over the messages ``new``; ``None`` where the template shows no seam."""
-        stand_in = self._stand_in(answer)
-        with_new = self._render([*stand_in, *self._readable(new)], tools, variables, generate=True)
-        alone = self._render(stand_in, tools, variables, generate=False)
+        roles, calls = tuple(str(message.get("role")) for message in new), answer.get("tool_calls") or []
+        content = self._seam(roles, bool(calls), tools, variables)
+        return None if content is None else self._bridge(_stand_in(calls, content), new, tools, variables)
+
+    def _seam(self, roles: tuple[str, ...], has_calls: bool, tools: Any, variables: Mapping[str, Any]) -> str | None:
+        """The content of a stand-in answer after which the template writes new messages of these roles, if any.
+
+        Most take ``MARK``; some write the content of an answer after its tools' results, so it has to be empty there.
+        """
+        key = (roles, has_calls, bool(tools), _hashable(variables))
+        if key not in self._seams:
+            self._seams[key] = self._find_seam(roles, has_calls, tools, variables)
+        return self._seams[key]
+
+    def _find_seam(self, roles: Sequence[str], has_calls: bool, tools: Any, variables: Any) -> str | None:
+        calls, new = [_STAND_IN_CALL] * has_calls, _news(roles)
+        for content in (MARK, "")[: 1 + has_calls]:
+            bridge = self._bridge(_stand_in(calls, content), new, tools, variables)
+            if bridge is not None and bridge.rest.count(NEWS) == len(roles):
+                return content
+        rendered = self._render(self._readable([*_stand_in(calls, MARK), *new]), tools, variables, generate=True)
+        if rendered.count(NEWS) < len(roles):
+            raise RolloutInvalid(
+                "chat_template",
+                f"the chat template of {self._name} leaves out messages of the roles {list(roles)}; choose another "
+                "--env.tokenizer_name, or give the tokenizer another chat_template",
+            )
+        return None
+
+    def _bridge(
+        self, stand_in: list[dict[str, Any]], new: Sequence[Message], tools: Any, variables: Mapping[str, Any]
+    ) -> Bridge | None:
+        with_new = self._render(self._readable([*stand_in, *new]), tools, variables, generate=True)
+        alone = self._render(self._readable(stand_in), tools, variables, generate=False)
         if MARK in with_new and MARK in alone:
             with_new, alone = with_new.partition(MARK)[2], alone.partition(MARK)[2]
-        if not stand_in[-1].get("tool_calls"):
-            return self._split(with_new)
-        if not with_new.startswith(alone):
+            if not stand_in[-1].get("tool_calls"):
+                has_end = bool(self._leading_special(alone))
+                return _split(with_new, self._leading_special(with_new) if has_end else "")
+        calls = stand_in[-1].get("tool_calls")
+        turn_end = self._turn_end(alone, calls[-1]["function"]["name"] if calls else MARK)
+        said = alone[: len(alone) - len(turn_end)]
+        if not with_new.startswith(said):
             return None
-        return self._split(self._turn_end(alone) + with_new[len(alone) :])
+        rest, end_token = with_new[len(said) :], self._leading_special(turn_end)
+        return _split(rest, end_token if rest.startswith(end_token) else "")
 
     def keeps_history(
         self, new: Sequence[Message], has_thoughts: bool, has_calls: bool, tools: Any, variables: Mapping[str, Any]
     ) -> bool:
-        """Whether the template leaves an earlier answer (and its thoughts, if it has any) as it was before ``new``.
+        """Whether the template leaves what came before as it was when the messages ``new`` follow an answer.
 
-        Found out once per template, by rendering; templates that drop old thoughts, or move the tools, do not.
+        Templates that drop old thoughts, or move the tools to the last question, do not. Found out by rendering, once
+        for each kind of seam.
         """
-        roles = tuple(message.get("role") for message in new)
+        roles = tuple(str(message.get("role")) for message in new)
         key = (roles, has_thoughts, has_calls, bool(tools), _hashable(variables))
         if key not in self._keeps:
             self._keeps[key] = self._renders_alike(roles, has_thoughts, has_calls, tools, variables)
         return self._keeps[key]
 
     def _renders_alike(self, roles: Any, has_thoughts: bool, has_calls: bool, tools: Any, variables: Any) -> bool:
-        content = f"<think>\n{THOUGHT}\n</think>\n\n{MARK}" if has_thoughts else MARK
-        calls = [{"id": "callid000", "type": "function", "function": {"name": "tool", "arguments": {}}}]
-        answer = {"role": "assistant", "content": content} | ({"tool_calls": calls} if has_calls else {})
-        stand_in = self._readable([{"role": "user", "content": _STAND_IN}, answer])
-        new = [{"role": role, "content": _STAND_IN, "tool_call_id": "callid000", "name": "tool"} for role in roles]
-        before, found, _ = self._render(stand_in, tools, variables, generate=False).partition(MARK)
-        now, found_now, _ = self._render([*stand_in, *new], tools, variables, generate=True).partition(MARK)
-        return bool(found and found_now) and before == now
+        thoughts = f"<think>\n{THOUGHT}\n</think>\n\n" if has_thoughts else ""
+        answer = _stand_in([_STAND_IN_CALL] * has_calls, thoughts + MARK)
+        before = self._render(self._readable(answer[:1]), tools, variables, generate=False)
+        now = self._render(self._readable([*answer, *_news(roles)]), tools, variables, generate=True)
+        same_start = now.partition(QUESTION)[0] == before.partition(QUESTION)[0]
+        return same_start and (not has_thoughts or THOUGHT in now)
 
-    def _stand_in(self, answer: Message) -> list[dict[str, Any]]:
-        """A conversation of one question and an answer that ends in ``MARK`` and calls the same tools."""
-        calls = [
-            {"id": call.get("id"), "type": "function", "function": {"name": call["function"]["name"], "arguments": {}}}
-            for call in answer.get("tool_calls") or []
-        ]
-        spoken = {"role": "assistant", "content": MARK} | ({"tool_calls": calls} if calls else {})
-        return self._readable([{"role": "user", "content": _STAND_IN}, spoken])
-
-    def _split(self, after: str) -> Bridge:
-        """Tell the end-of-turn token, if this template has one, from what follows."""
-        end_token = self._leading_special(after) if self._leading_special(self._plain_turn_end) else ""
-        return Bridge(end_token, after[len(end_token) :])
-
-    def _turn_end(self, tail: str) -> str:
-        """The end of the turn within ``tail``, which holds the tool calls of an answer and then the end of its turn."""
-        if tail.endswith(self._plain_turn_end):
+    def _turn_end(self, alone: str, last_tool: str) -> str:
+        """The end of the turn at the end of ``alone``, which holds an answer that calls ``last_tool`` last."""
+        if alone.endswith(self._plain_turn_end):
             return self._plain_turn_end
-        start = max((tail.rfind(token) for token in self._special_texts), default=-1)
-        return tail[start:] if start >= 0 else ""
+        start = max((alone.rfind(token) for token in self._special_texts), default=-1)
+        return alone[start:] if start > alone.rfind(last_tool) else ""
 
     @cached_property
     def _plain_turn_end(self) -> str:
-        stand_in = [{"role": "user", "content": _STAND_IN}, {"role": "assistant", "content": MARK}]
-        return self._render(stand_in, None, {}, generate=False).partition(MARK)[2]
+        return self._render(self._readable(_stand_in([], MARK)), None, {}, generate=False).partition(MARK)[2]
 
     @cached_property
     def _special_texts(self) -> tuple[str, ...]:
@@ -196,12 +220,11 @@ class ChatTemplate:
                 messages, tools=tools, tokenize=False, add_generation_prompt=generate, **options, **variables
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            name = getattr(self._tokenizer, "name_or_path", "") or type(self._tokenizer).__name__
             roles = [message.get("role") for message in messages]
             raise RolloutInvalid(
                 "chat_template",
-                f"the chat template of {name} cannot render messages of the roles {roles}: {error}; choose another "
-                "--env.tokenizer_name, or give the tokenizer another chat_template",
+                f"the chat template of {self._name} cannot render messages of the roles {roles}: {error}; choose "
+                "another --env.tokenizer_name, or give the tokenizer another chat_template",
             ) from error
         return text
 
@@ -212,7 +235,7 @@ class ChatTemplate:
 
     def _readable_message(self, index: int, message: Message) -> dict[str, Any]:
         readable = {name: value for name, value in message.items() if value is not None}
-        readable["content"] = text_of(message, index)
+        readable["content"] = self._readable_content(text_of(message, index))
         calls = message.get("tool_calls")
         if not calls:
             readable.pop("tool_calls", None)
@@ -222,6 +245,9 @@ class ChatTemplate:
         readable["tool_calls"] = [self._readable_call(call) for call in calls]
         return readable
 
+    def _readable_content(self, text: str) -> Any:
+        return [{"type": "text", "text": text}] if self._content_as_parts else text
+
     def _readable_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         function = call.get("function") or {}
         arguments = function.get("arguments")
@@ -230,6 +256,15 @@ class ChatTemplate:
         elif not self._arguments_as_text and isinstance(arguments, str):
             arguments = _object_or_text(arguments)
         return {**call, "type": "function", "function": {**function, "arguments": arguments}}
+
+    @cached_property
+    def _content_as_parts(self) -> bool:
+        """Whether the template reads content as a list of parts only, as those of image models do."""
+        try:
+            text = self._render([{"role": "user", "content": QUESTION}], None, {}, generate=False)
+        except RolloutInvalid:
+            return True
+        return QUESTION not in text
 
     @cached_property
     def _arguments_as_text(self) -> bool:
@@ -245,10 +280,11 @@ class ChatTemplate:
         return "" if text is None or "None" in text else None
 
     def _try_call(self, arguments: Any, content: str | None) -> str | None:
-        call = {"id": "callid000", "type": "function", "function": {"name": "tool", "arguments": arguments}}
+        call = {**_STAND_IN_CALL, "function": {"name": "tool", "arguments": arguments}}
         answer = {"role": "assistant", "content": content, "tool_calls": [call]}
+        question = {"role": "user", "content": self._readable_content(QUESTION)}
         try:
-            return self._render([{"role": "user", "content": _STAND_IN}, answer], None, {}, generate=False)
+            return self._render([question, answer], None, {}, generate=False)
         except RolloutInvalid:
             return None
 
@@ -270,6 +306,25 @@ def text_of(message: Message, index: int) -> str:
                 "token takes text only",
             )
     return "".join(part["text"] for part in content)
+
+
+def _stand_in(calls: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
+    """A conversation of one question and an answer of this content that makes these calls, their arguments left out."""
+    bare = [
+        {**_STAND_IN_CALL, "id": c.get("id"), "function": {"name": c["function"]["name"], "arguments": {}}}
+        for c in calls
+    ]
+    answer: dict[str, Any] = {"role": "assistant", "content": content}
+    return [{"role": "user", "content": QUESTION}, answer | ({"tool_calls": bare} if bare else {})]
+
+
+def _news(roles: Sequence[str]) -> list[dict[str, Any]]:
+    """One stand-in message for each role."""
+    return [{"role": role, "content": NEWS, "tool_call_id": _STAND_IN_CALL["id"], "name": "tool"} for role in roles]
+
+
+def _split(text: str, end_token: str) -> Bridge:
+    return Bridge(end_token, text[len(end_token) :])
 
 
 def _object_or_text(arguments: str) -> Any:

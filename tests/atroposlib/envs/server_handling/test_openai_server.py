@@ -109,7 +109,7 @@ async def test_after_the_last_attempt_the_cause_is_told(server, engine):
 async def test_an_engine_that_is_too_slow_is_not_asked_again(server, engine):
     server.config.model_name = "stub"
     engine.hold = asyncio.Event()
-    with pytest.raises(EngineUnavailable, match="did not answer within 0.05 s"):
+    with pytest.raises(EngineUnavailable, match="did not answer within"):
         await server.chat_completion(messages=HI, timeout=0.05)
     assert len(engine.requests) == 1
     engine.hold.set()
@@ -191,7 +191,7 @@ async def test_the_probe_says_why_an_engine_is_not_token_exact():
         facts = await server.probe()
         assert not facts.token_exact
         assert "without the token ids" in facts.reason
-        with pytest.raises(NotTokenExact, match="trainer.serve"):
+        with pytest.raises(NotTokenExact, match=r"trainer\.serve"):
             await server.tokens_and_logprobs_completion(input_ids=[1])
         await server.close()
 
@@ -259,8 +259,7 @@ async def test_reasoning_settings_are_sent_with_every_chat(engine):
     await server.close()
 
 
-async def test_an_html_page_with_status_200_is_no_answer(server, engine):
-    engine.models = []
+async def test_an_answer_without_choices_is_no_answer(server, engine):
+    engine.change = lambda answer: answer.update(choices=[])
     with pytest.raises(EngineUnavailable, match="without choices"):
-        engine.change = lambda answer: answer.update(choices=[])
         await server.chat_completion(messages=HI)

@@ -1,0 +1,129 @@
+"""Bridges between turns, read off templates: real ones of many models, and ones made to be difficult."""
+
+import pytest
+from real_tokenizers import WITHOUT_TOOLS, template_files, tokenizer_with
+
+from atroposlib.envs.server_handling.byte_tokenizer import CHATML_TEMPLATE, ByteTokenizer
+from atroposlib.envs.server_handling.chat_template import Bridge, ChatTemplate
+from atroposlib.errors import RolloutInvalid
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "terminal", "description": "Run.", "parameters": {"type": "object", "properties": {}}},
+    }
+]
+QUESTION = {"role": "user", "content": "What is here?"}
+SAID = {"role": "assistant", "content": "I see."}
+CALLS = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "abcdefghi", "type": "function", "function": {"name": "terminal", "arguments": '{"command": "ls -la"}'}}
+    ],
+}
+RESULT = {"role": "tool", "tool_call_id": "abcdefghi", "name": "terminal", "content": "file.py"}
+
+
+def templates():
+    return [pytest.param(file, id=file.stem) for file in template_files()]
+
+
+@pytest.mark.parametrize("file", templates())
+@pytest.mark.parametrize(
+    ("answer", "new", "tools"),
+    [(SAID, [{"role": "user", "content": "More, please."}], None), (CALLS, [RESULT], TOOLS)],
+    ids=["question", "result"],
+)
+def test_a_bridge_is_what_the_template_itself_writes_after_the_answer(file, answer, new, tools):
+    template = ChatTemplate(tokenizer_with(file.read_text()))
+    if tools and file.stem in WITHOUT_TOOLS:
+        with pytest.raises(RolloutInvalid):
+            template.bridge(answer, new, tools, {})
+        return
+    whole = template.prompt([QUESTION, answer, *new], tools, {})
+    bridge = template.bridge(answer, new, tools, {})
+    assert bridge is not None
+    assert whole.endswith(bridge.end_token + bridge.rest)
+    assert new[-1]["content"] in bridge.rest
+    assert "ls -la" not in bridge.rest
+    assert SAID["content"] not in bridge.rest
+
+
+def test_a_template_that_leaves_messages_out_is_refused():
+    silent = CHATML_TEMPLATE.replace("'<|im_start|>tool\\n' + message.content + '<|im_end|>\\n'", "''")
+    with pytest.raises(RolloutInvalid, match="leaves out messages of the roles"):
+        ChatTemplate(ByteTokenizer(silent)).bridge(CALLS, [RESULT], TOOLS, {})
+
+
+def test_a_template_that_raises_names_the_setting():
+    angry = "{{ messages[0].nothing.at_all }}"
+    with pytest.raises(RolloutInvalid, match=r"--env\.tokenizer_name") as refused:
+        ChatTemplate(ByteTokenizer(angry)).prompt([QUESTION], None, {})
+    assert refused.value.reason == "chat_template"
+
+
+@pytest.mark.parametrize(
+    ("last_token", "added"),
+    [
+        (None, "<|im_end|>\n<|im_start|>"),
+        ("<|im_end|>", "\n<|im_start|>"),
+        ("<|endoftext|>", "\n<|im_start|>"),
+    ],
+)
+def test_the_end_of_a_turn_is_added_only_where_the_engine_did_not_sample_one(last_token, added):
+    assert Bridge("<|im_end|>", "\n<|im_start|>").after(last_token) == added
+
+
+def test_where_turns_have_no_end_the_next_header_is_added_unless_it_was_sampled():
+    bridge = Bridge("", "<|observation|>result<|assistant|>")
+    assert bridge.after(None) == "<|observation|>result<|assistant|>"
+    assert bridge.after("<|observation|>") == "result<|assistant|>"
+    assert bridge.after("<|user|>") == "<|observation|>result<|assistant|>"
+
+
+@pytest.mark.parametrize(
+    ("name", "after_result", "after_question"),
+    [("qwen3", True, False), ("qwen2_5", True, True), ("deepseek_r1_distill", False, False)],
+)
+def test_whether_thoughts_stay_is_found_out_from_the_template(name, after_result, after_question):
+    files = {file.stem: file for file in template_files()}
+    if name not in files:
+        pytest.skip("needs the package trl, for real templates")
+    template = ChatTemplate(tokenizer_with(files[name].read_text()))
+    assert template.keeps_history([RESULT], True, True, TOOLS, {}) is after_result
+    assert template.keeps_history([QUESTION], True, False, None, {}) is after_question
+    assert template.keeps_history([QUESTION], False, False, None, {})
+
+
+def test_a_template_that_moves_the_tools_does_not_keep_the_history():
+    moving = (
+        "{% for m in messages %}{% if loop.last and tools %}[TOOLS]{{ tools | tojson }}[/TOOLS]{% endif %}"
+        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    template = ChatTemplate(ByteTokenizer(moving))
+    assert not template.keeps_history([QUESTION], False, False, TOOLS, {})
+    assert template.keeps_history([QUESTION], False, False, None, {})
+
+
+def test_images_are_refused_by_name():
+    message = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]}
+    with pytest.raises(RolloutInvalid, match="message 0 holds a part of type 'image_url'") as refused:
+        ChatTemplate(ByteTokenizer()).prompt([message], None, {})
+    assert refused.value.reason == "image_content"
+
+
+def test_parts_of_text_are_joined():
+    message = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    assert "\nab<|im_end|>" in ChatTemplate(ByteTokenizer()).prompt([message], None, {})
+
+
+def test_an_answer_that_the_caller_began_is_left_open():
+    text = ChatTemplate(ByteTokenizer()).prompt([QUESTION, {"role": "assistant", "content": "It is"}], None, {})
+    assert text.endswith("<|im_start|>assistant\nIt is")
+
+
+def test_a_lone_surrogate_does_not_break_the_encoder():
+    assert ChatTemplate(tokenizer_with(CHATML_TEMPLATE)).encode("a\ud800b") == ChatTemplate(
+        tokenizer_with(CHATML_TEMPLATE)
+    ).encode("a?b")
