@@ -81,7 +81,8 @@ def build_image(recipe: Recipe, report: Report, *, mirror: str | None = None) ->
     folder = make_folder(f"image-{uuid.uuid4().hex[:12]}")
     try:
         root = folder / "root"
-        _make_root(recipe, root, report, mirror)
+        _make_root_folder(root)
+        recipe.build(root, report, mirror)
         report(f"importing {recipe.image} into Docker")
         _import(client, recipe, root)
     finally:
@@ -94,7 +95,7 @@ def build_root(recipe: Recipe, target: Path, report: Report, *, mirror: str | No
     Raises: ImageBuildError.
     """
     with _new_folder(target) as unfinished:
-        _make_root(recipe, unfinished, report, mirror)
+        recipe.build(unfinished, report, mirror)
 
 
 def export_image(image: str, target: Path) -> None:
@@ -140,10 +141,9 @@ def prune_images(client: DockerClient, *, include_current: bool) -> list[str]:
     return removed
 
 
-def _make_root(recipe: Recipe, root: Path, report: Report, mirror: str | None) -> None:
-    root.mkdir()
-    root.chmod(0o755)  # it becomes the "/" of the boxes, whatever the umask here
-    recipe.build(root, report, mirror)
+def _make_root_folder(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o755)  # it becomes the "/" of boxes, whatever the umask here
 
 
 def _import(client: DockerClient, recipe: Recipe, root: Path) -> None:
@@ -179,8 +179,7 @@ def _new_folder(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex[:8]}")
     try:
-        unfinished.mkdir()
-        unfinished.chmod(0o755)
+        _make_root_folder(unfinished)
         yield unfinished
         unfinished.rename(target)
     except BaseException:

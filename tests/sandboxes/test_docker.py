@@ -274,8 +274,9 @@ async def start_until(spec: SandboxSpec, client, state: str) -> asyncio.Task[San
     """A start that is under way while its container is in ``state``."""
     for _ in range(20):
         starting = asyncio.create_task(docker.start(spec))
-        while state not in await asyncio.to_thread(containers_of, client, spec.labels[RUN_LABEL]):
-            await asyncio.sleep(0)
+        seen: list[str] = []
+        while state not in seen and not starting.done():
+            seen = await asyncio.to_thread(containers_of, client, spec.labels[RUN_LABEL])
         if not starting.done():
             return starting
         await (await starting).close()  # it was too quick to be caught in that state
