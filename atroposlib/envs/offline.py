@@ -93,13 +93,16 @@ class _Progress:
         logger.info("group %d of %d", self.done, self.env.n_groups_to_process)
 
     async def finish(self) -> None:
-        """Write what still waits, and the page to look at it."""
+        """Write what still waits, and a page to look at it; the groups are safe, whatever becomes of the page."""
         recorder = self.env.recorder
         if recorder is None:
             return
         recorder.close()
         if recorder.path is not None:
-            await asyncio.to_thread(write_html, recorder.path)
+            try:
+                await asyncio.to_thread(write_html, recorder.path)
+            except Exception:
+                logger.exception("no page was made for %s", recorder.path)
 
 
 async def evaluate(env: BaseEnv) -> None:

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 GZIP_FROM_BYTES = 1024
 OFF_LOOP_FROM_TOKENS = 4096
-MAX_UNSENT_GROUPS = 64
 _ATTEMPTS = 4
 _FIRST_DELAY_S = 0.2
 _TIMEOUT_S = 60.0
@@ -57,6 +56,8 @@ class QueueClient:
     token: str | None = None
     identity: dict[str, Any] = field(default_factory=dict)
     """``env_id`` and ``run_id`` as the server answered them."""
+    max_unsent: int = 64
+    """Groups that may be kept for later; ``send`` waits while there are so many."""
     _unsent: dict[str, _Unsent] = field(default_factory=dict)
     _pause_until: float = 0.0
     _session: aiohttp.ClientSession | None = None
@@ -113,7 +114,7 @@ class QueueClient:
         Waits while as many groups as may be kept are unsent. Raises: GroupRefused, after which the group is forgotten.
         """
         async with self._room:
-            await self._room.wait_for(lambda: len(self._unsent) < MAX_UNSENT_GROUPS)
+            await self._room.wait_for(lambda: len(self._unsent) < self.max_unsent)
         group_id = str(group.get("group_id") or uuid.uuid4().hex)
         self._unsent[group_id] = _Unsent(group, sending=True)
         return await self._send_kept(group_id)
@@ -215,17 +216,17 @@ def _error(status: int, path: str, content: bytes, retry_after: str | None) -> Q
     answer = answer if isinstance(answer, dict) else {}
     reason = str(answer.get("error") or answer.get("detail") or content[:300].decode(errors="replace"))
     message = f"the trajectory server answered {status} to {path}: {reason}"
-    if status == 401:
+    if status in (401, 403):
         return ConfigError(f"{message}; --env.rollout_server_token_env names the variable that holds its token")
     if answer.get("register_again"):
         return UnknownEnvironment(message)
     if status == 503:
         return QueueFull(message, float(retry_after or 1.0))
-    if status in (404, 405):
-        return ConfigError(f"{message}; is --env.rollout_server_url the URL of a trajectory server?")
     if status >= 500 or status in (408, 425, 429):
         return QueueUnavailable(message)
-    return GroupRefused(message, str(answer.get("field") or ""))
+    if path == "/scored_data" and status not in (404, 405):
+        return GroupRefused(message, str(answer.get("field") or ""))
+    return ConfigError(f"{message}; is --env.rollout_server_url ({path}) that of a trajectory server?")
 
 
 async def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:

@@ -1,0 +1,334 @@
+"""The command line from end to end: what a user types, what comes out, and with which exit code."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig, ServerBaseline
+from tests.atroposlib.envs.counting_env import CountingEnv
+from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, serving
+
+
+def run(env_class: type[BaseEnv], *words: str) -> int:
+    """Exit code of ``env_class.cli()`` for these words."""
+    try:
+        env_class.cli(words)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class ChatEnv(CountingEnv):
+    """Asks an engine that the environment names itself."""
+
+    @classmethod
+    def config_init(cls):
+        config, _ = super().config_init()
+        return config.model_copy(update={"ask_engine": True}), APIServerConfig(
+            base_url="http://127.0.0.1:9/v1", wait_s=0
+        )
+
+
+# process
+
+
+def test_process_writes_as_many_groups_as_were_asked_for_in_the_order_of_items(tmp_path, capsys):
+    path = tmp_path / "new" / "groups.jsonl"
+    code = run(CountingEnv, "process", "--env.total_steps", "5", "--data_path_to_save_groups", str(path))
+    assert code == 0
+    groups = lines(path)
+    assert [group["tokens"][0][0] for group in groups] == [1, 2, 3, 4, 5]
+    assert groups[0]["anything"] == [1, 1]
+    assert groups[0]["inference_logprobs"] == [[1.0, -0.5, -0.25]] * 2
+    assert groups[0]["distill_token_ids"] is None
+    assert f"process --show {path}" in capsys.readouterr().out
+
+
+def test_a_second_run_writes_to_a_new_file(tmp_path):
+    path = tmp_path / "groups.jsonl"
+    for _ in range(3):
+        assert run(CountingEnv, "process", "--total_steps", "1", "--data_path_to_save_groups", str(path)) == 0
+    assert sorted(each.name for each in tmp_path.glob("*.jsonl")) == [
+        "groups.jsonl",
+        "groups_1.jsonl",
+        "groups_2.jsonl",
+    ]
+
+
+def test_process_writes_to_the_data_folder_unless_told_otherwise(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(CountingEnv, "process", "--env.total_steps", "1") == 0
+    assert len(lines(tmp_path / "data" / "counting.jsonl")) == 1
+    assert (tmp_path / "data" / "counting.html").read_text().count("nothing") >= 2
+
+
+def test_one_rollout_is_shown_readably_after_a_run_or_from_a_file(tmp_path, capsys):
+    path = tmp_path / "groups.jsonl"
+    words = ("process", "--env.total_steps", "2", "--data_path_to_save_groups", str(path))
+    assert run(CountingEnv, *words, "--show") == 0
+    after_run = capsys.readouterr().out
+    assert run(CountingEnv, "process", "--show", str(path)) == 0
+    from_file = capsys.readouterr().out
+    for shown in (after_run, from_file):
+        assert "[user]\n1\n" in shown
+        assert "[assistant]\nnothing" in shown
+        assert "2 of them trained on" in shown
+
+
+def test_a_group_of_one_is_a_group(tmp_path):
+    path = tmp_path / "groups.jsonl"
+    words = ("--env.group_size", "1", "--env.ensure_scores_are_not_same", "--env.total_steps", "2")
+    assert run(CountingEnv, "process", *words, "--data_path_to_save_groups", str(path)) == 0
+    assert [len(group["tokens"]) for group in lines(path)] == [1, 1]
+
+
+def test_a_run_without_a_path_keeps_going_when_items_run_out(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    assert run(CountingEnv, "process", "--env.items", "3", "--env.total_steps", "9") == 0
+    assert len(lines(tmp_path / "data" / "counting.jsonl")) == 3
+    assert "3 of 9 groups were made" in caplog.text
+
+
+def test_a_run_that_collects_nothing_ends_and_says_why(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(CountingEnv, "process", "--env.fail_every", "1") == 1
+    assert "16 items in a row gave no group: RuntimeError (" in capsys.readouterr().err
+    assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+def test_groups_that_are_left_out_do_not_count(tmp_path):
+    class Same(CountingEnv):
+        async def collect_trajectory(self, item):
+            rollout, later = await super().collect_trajectory(item)
+            return {**rollout, "scores": 1.0 if item["n"] % 2 else rollout["scores"]}, later
+
+    path = tmp_path / "groups.jsonl"
+    words = ("--env.total_steps", "3", "--env.ensure_scores_are_not_same", "--data_path_to_save_groups", str(path))
+    assert run(Same, "process", *words) == 0
+    assert [group["tokens"][0][0] for group in lines(path)] == [2, 4, 6]
+
+
+def test_a_run_whose_only_trouble_is_the_engine_says_so(tmp_path, monkeypatch, capsys):
+    class DefaultPorts(CountingEnv):
+        @classmethod
+        def config_init(cls):
+            config, _ = super().config_init()
+            return config.model_copy(update={"ask_engine": True}), ServerBaseline(max_retries=0)
+
+    monkeypatch.chdir(tmp_path)
+    assert run(DefaultPorts, "process", "--env.total_steps", "1") == 2
+    assert "--openai.base_url" in capsys.readouterr().err
+
+
+def test_an_environment_that_needs_no_engine_runs_with_the_default_one_absent(tmp_path, monkeypatch):
+    class Default(CountingEnv):
+        @classmethod
+        def config_init(cls):
+            return super().config_init()[0], ServerBaseline()
+
+    monkeypatch.chdir(tmp_path)
+    assert run(Default, "process", "--env.total_steps", "1") == 0
+
+
+# evaluate
+
+
+def test_evaluate_writes_results_samples_and_what_they_were_made_with(tmp_path, capsys):
+    folder = tmp_path / "results"
+    words = ("--env.data_dir_to_save_evals", str(folder), "--env.seed", "7", "--openai.api_key", "sk-secret")
+    assert run(CountingEnv, "evaluate", *words, "--openai.base_url", "http://127.0.0.1:9", "--openai.wait_s", "0") == 2
+    assert run(CountingEnv, "evaluate", *words[:4]) == 0
+    results = json.loads((folder / "metrics.json").read_text())
+    assert results["results"]["all"]["eval/score"] == 0.5
+    assert results["results"]["atropos|counting_eval|0"]["none"] is None
+    assert results["config_general"]["made_with"]["seed"] == 7
+    assert lines(folder / "samples.jsonl") == [{"n": 1}, {"n": 2}]
+    made_with = yaml.safe_load((folder / "evaluate_config.yaml").read_text())
+    assert made_with["env"]["seed"] == 7
+    out = capsys.readouterr().out
+    assert "| eval/score" in out
+    assert f"cat {folder}/metrics.json" in out
+
+
+def test_no_file_of_an_evaluation_holds_a_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_THE_TEST", "sk-from-env")
+    words = (
+        "--openai.base_url",
+        "http://127.0.0.1:9",
+        "--openai.wait_s",
+        "0",
+        "--data_dir_to_save_evals",
+        str(tmp_path),
+    )
+    run(CountingEnv, "evaluate", *words, "--openai.api_key", "sk-typed")
+    run(CountingEnv, "evaluate", *words, "--openai.api_key_env", "SECRET_OF_THE_TEST")
+    texts = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert texts
+    assert not any("sk-" in text for text in texts)
+
+
+def test_the_file_that_an_evaluation_wrote_repeats_it(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run(CountingEnv, "evaluate", "--env.seed", "9", "--env.data_dir_to_save_evals", str(first)) == 0
+    again = ("--config", str(first / "evaluate_config.yaml"), "--env.data_dir_to_save_evals", str(second))
+    assert run(CountingEnv, "evaluate", *again) == 0
+    one, two = (yaml.safe_load((folder / "evaluate_config.yaml").read_text()) for folder in (first, second))
+    two["env"]["data_dir_to_save_evals"] = one["env"]["data_dir_to_save_evals"]
+    assert one == two
+
+
+def test_an_evaluation_that_raises_ends_with_1(capsys, caplog):
+    assert run(CountingEnv, "evaluate", "--env.evaluate_raises") == 1
+    assert "the evaluation failed" in caplog.text
+
+
+# engines
+
+
+async def test_process_works_with_an_engine_that_gives_no_token_ids(tmp_path, caplog):
+    engine = StubEngine(gives_ids=False)
+    path = tmp_path / "groups.jsonl"
+    async with serving(engine) as url:
+        words = ("process", "--env.total_steps", "2", "--openai.base_url", url, "--data_path_to_save_groups", str(path))
+        assert await asyncio.to_thread(run, ChatEnv, *words) == 0
+    assert lines(path)[1]["messages"][0][1]["content"] == "you said 2"
+    assert "nothing from this run can be trained on" in caplog.text
+
+
+async def test_serve_stops_at_an_engine_that_gives_no_token_ids(capsys):
+    async with serving(StubEngine(gives_ids=False)) as url:
+        assert await asyncio.to_thread(run, ChatEnv, "serve", "--openai.base_url", url) == 2
+    said = capsys.readouterr().err
+    assert "token ids" in said
+    assert "vLLM" in said
+
+
+async def test_the_model_is_asked_for_where_none_is_named(tmp_path):
+    engine = StubEngine(models=["the-only-one"])
+    async with serving(engine) as url:
+        words = ("--env.total_steps", "1", "--openai.base_url", url, "--data_path_to_save_groups", str(tmp_path / "g"))
+        assert await asyncio.to_thread(run, ChatEnv, "process", *words) == 0
+    assert {body["model"] for body in engine.bodies("/v1/chat/completions")} == {"the-only-one"}
+
+
+async def test_several_models_are_listed_in_the_error(capsys):
+    async with serving(StubEngine(models=["first", "second"])) as url:
+        assert await asyncio.to_thread(run, ChatEnv, "process", "--openai.base_url", url) == 2
+    assert "first, second" in capsys.readouterr().err
+
+
+def test_an_engine_that_is_not_there_is_named(capsys):
+    assert run(ChatEnv, "process") == 2
+    assert "http://127.0.0.1:9/v1" in capsys.readouterr().err
+
+
+def test_with_testing_and_no_url_a_scripted_engine_answers(tmp_path):
+    class Scripted(CountingEnv):
+        async def collect_trajectory(self, item):
+            assert self.tokenizer.decode(self.tokenizer.encode("some text")) == "some text"
+            return await super().collect_trajectory(item)
+
+    path = tmp_path / "g.jsonl"
+    words = ("--testing", "--env.total_steps", "1", "--env.data_path_to_save_groups", str(path))
+    assert run(Scripted, "process", *words) == 0
+
+
+def test_engine_and_trajectory_server_on_one_address_is_an_error(capsys):
+    assert run(CountingEnv, "serve", "--openai.base_url", "http://localhost:8000/v1") == 2
+    said = capsys.readouterr().err
+    assert "--openai.base_url" in said
+    assert "--env.rollout_server_url" in said
+
+
+# help and errors
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"]])
+def test_help_without_a_mode_lists_the_modes(words, capsys):
+    assert run(CountingEnv, *words) == 0
+    said = capsys.readouterr().out
+    assert all(mode in said for mode in ("serve", "process", "evaluate"))
+
+
+def test_help_of_a_mode_shows_flags_with_the_values_of_this_environment(capsys):
+    assert run(CountingEnv, "process", "--help") == 0
+    said = capsys.readouterr().out
+    assert "--env.group_size int = 2" in said
+    assert "--env.items int = 10000" in said
+    assert "--env.include_messages bool = True" in said
+    assert "--env.data_path_to_save_groups str or None = data/counting.jsonl" in said
+    assert "--openai.base_url" in said
+    assert "then in openai" in said
+    assert "--tokenizer_name alone means another flag" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "say what to do"),
+        (["train"], "say what to do"),
+        (["process", "--env.group_sise", "1"], "is --env.group_size meant"),
+        (["process", "--env.group_size", "many"], "--env.group_size"),
+        (["process", "--data_path_to_save_groups", "/proc/nowhere/x.jsonl"], "cannot write to /proc/nowhere"),
+        (["evaluate", "--data_dir_to_save_evals", "/proc/nowhere"], "--env.data_dir_to_save_evals"),
+        (["evaluate", "--show"], "--show belongs to process"),
+        (["process", "--show", "/nowhere.jsonl"], "/nowhere.jsonl"),
+        (["serve", "--env.rollout_server_token_env", "NO_SUCH_VARIABLE_HERE"], "NO_SUCH_VARIABLE_HERE"),
+    ],
+)
+def test_a_wrong_command_line_is_one_message_and_exit_code_2(words, message, capsys):
+    assert run(CountingEnv, *words) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_a_tokenizer_that_is_not_found_is_an_error_that_names_the_flag(tmp_path, monkeypatch, capsys):
+    class Tokenizing(CountingEnv):
+        async def collect_trajectory(self, item):
+            self.tokenizer.encode("x")
+            return await super().collect_trajectory(item)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert run(Tokenizing, "process", "--env.tokenizer_name", str(tmp_path / "absent")) == 2
+    assert "--env.tokenizer_name" in capsys.readouterr().err
+
+
+def test_an_environment_with_a_setting_that_must_be_given_asks_for_it(capsys):
+    class StrictConfig(BaseEnvConfig):
+        dataset_name: str
+
+    class Strict(CountingEnv):
+        env_config_cls = StrictConfig
+        config_init = BaseEnv.config_init
+
+    assert run(Strict, "process", "--help") == 0
+    assert "--env.dataset_name str (required)" in capsys.readouterr().out
+    assert run(Strict, "process") == 2
+    assert "--env.dataset_name is required" in capsys.readouterr().err
+
+
+def test_a_program_runs_as_a_process_of_its_own(tmp_path):
+    command = [sys.executable, "-m", "tests.atroposlib.envs.counting_env", "process", "--env.total_steps", "2"]
+    path = tmp_path / "groups.jsonl"
+    ended = subprocess.run([*command, "--data_path_to_save_groups", str(path)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert len(lines(path)) == 2
+    assert f"python -m tests.atroposlib.envs.counting_env process --show {path}" in ended.stdout
+
+
+def test_importing_the_base_environment_is_light():
+    code = "import sys, atroposlib.envs.base; print(','.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(",")
+    heavy = {"torch", "transformers", "openai", "fastapi", "wandb", "datasets", "aiohttp", "numpy", "yaml"}
+    assert heavy.isdisjoint(loaded)
