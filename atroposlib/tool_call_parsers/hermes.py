@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from atroposlib.tool_call_parsers.base import UNREADABLE_NAME, CallSpan, ToolCall, ToolCallParser, ToolSchemas, call_of
 from atroposlib.tool_call_parsers.json_text import JsonError, JsonValue, guess_name, read_json, read_literal
@@ -42,7 +43,7 @@ class HermesParser(ToolCallParser):
         problem = read.message if isinstance(read, JsonError) else "not an object"
         return CallSpan(start, end, (_broken(raw, f"the call is not valid JSON: {problem}"),))
 
-    def _calls(self, value: object, raw: str) -> tuple[ToolCall, ...]:
+    def _calls(self, value: Any, raw: str) -> tuple[ToolCall, ...]:
         """The calls of one block: one object, or a list of them."""
         entries = value if isinstance(value, list) else [value]
         if not entries or not all(isinstance(entry, dict) for entry in entries):

@@ -38,7 +38,7 @@ def digest(ids: Sequence[int], mask: Sequence[int], logprobs: Sequence[float]) -
 
 
 def _bytes(kind: str, values: Iterable[float]) -> bytes:
-    packed = array(kind, values)  # type: ignore[arg-type]
+    packed = array(kind, values)
     if _BIG_ENDIAN:
         packed.byteswap()
     return packed.tobytes()

@@ -231,21 +231,29 @@ class ManagedServer:
     def _continue(
         self, found: Continuation, new: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any]
     ) -> str | None:
-        """The text to add to an earlier turn, or ``None`` where the conversation has to fork."""
-        if not new:
-            return self._fork("answer_reopened")
+        """The text to add to an earlier turn, or ``None``, and the reason counted, where the conversation forks."""
         turn = found.turn
-        if self.history_policy == "template":
-            if found.thoughts_dropped:
-                return self._fork("thoughts_dropped_by_client")
-            has_calls = bool(turn.answer.get("tool_calls"))
-            if not self._template.keeps_history(new, turn.has_thoughts, has_calls, tools, variables):
-                return self._fork("history_changed_by_template")
-        bridge = self._template.bridge(turn.answer, new, tools, variables)
-        return self._fork("no_seam_in_template") if bridge is None else bridge.after(self._end_token(turn.node))
+        bridge = None
+        reason = self._reason_to_fork(found, new, tools, variables)
+        if reason is None:
+            bridge = self._template.bridge(turn.answer, new, tools, variables)
+        if bridge is None:
+            self.forks[reason or "no_seam_in_template"] += 1
+            return None
+        return bridge.after(self._end_token(turn.node))
 
-    def _fork(self, reason: str) -> None:
-        self.forks[reason] += 1
+    def _reason_to_fork(
+        self, found: Continuation, new: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any]
+    ) -> str | None:
+        if not new:
+            return "answer_reopened"
+        if self.history_policy == "keep":
+            return None
+        if found.thoughts_dropped:
+            return "thoughts_dropped_by_client"
+        turn, has_calls = found.turn, bool(found.turn.answer.get("tool_calls"))
+        kept = self._template.keeps_history(new, turn.has_thoughts, has_calls, tools, variables)
+        return None if kept else "history_changed_by_template"
 
     def _end_token(self, node: Node) -> str | None:
         """The special token that an answer ended in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,7 +75,7 @@ class ScriptedServer(APIServer):
         super().__init__(config or APIServerConfig(model_name="scripted"))
         self.tokenizer = tokenizer or ByteTokenizer()
         self.requests: list[ScriptedRequest] = []
-        self._replies = _endless(replies) if callable(replies) else iter(replies)
+        self._replies: Iterator[Any] = itertools.repeat(replies) if callable(replies) else iter(replies)
         self._default = default
         self._token_exact = token_exact
         self._max_model_len = max_model_len
@@ -186,10 +186,6 @@ class ScriptedServer(APIServer):
         usage = {"prompt_tokens": consumed, "completion_tokens": sampled, "total_tokens": consumed + sampled}
         name, number = self.config.model_name, f"scripted-{len(self.requests)}"
         return {"id": number, "object": kind, "created": 0, "model": name, "choices": choices, "usage": usage}
-
-
-def _endless(reply: Callable[[ScriptedRequest], Reply]) -> Iterable[Any]:
-    return itertools.repeat(reply)
 
 
 def _written(reply: Mapping[str, Any]) -> str:

@@ -1,0 +1,1 @@
+"""Tokenizers with mended chat templates."""
