@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 from atroposlib.envs.groups import collect_members, fewest_members, merge_items
-from atroposlib.envs.server_handling.server_manager import ServerManager
+from atroposlib.envs.server_handling.server_manager import EngineFacts, ServerManager
 from atroposlib.wire import ScoredDataGroup, ScoredDataItem
 from environments.agent_loop import AgentResult
 from environments.agent_loop.display import format_conversation
@@ -91,7 +91,7 @@ class HermesAgentBaseEnv(BaseEnv):
         self._reward_buffer: list[float] = []
         self._statistics = RolloutStatistics()
         self._groups_drawn = itertools.count()
-        self._player = RolloutPlayer(config, self.server, lambda: self.tokenizer)
+        self._player = RolloutPlayer(config, self.server, self._engine_facts, lambda: self.tokenizer)
         self._judge: ServerManager | None = None
         self._self_judged = False
         self._begun = False
@@ -185,6 +185,9 @@ class HermesAgentBaseEnv(BaseEnv):
         messages = [*system, {"role": "user", "content": self.format_prompt(item)}]
         tools = _group_tools.get() or self._resolve_tools_for_group()
         return await self._player.play(messages, tools, scope, split, self.max_token_len)
+
+    async def _engine_facts(self) -> EngineFacts:
+        return self.engine_facts or await self.server.probe()
 
     # -- grades
 
@@ -343,7 +346,8 @@ class HermesAgentBaseEnv(BaseEnv):
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log the rollouts since the last call beside ``wandb_metrics``. Subclasses call this last."""
         values: dict[str, Any] = {} if wandb_metrics is None else wandb_metrics
-        values.update(self._statistics.drain())
+        values.update(self._statistics.describe())
+        self._statistics = RolloutStatistics()
         if self._reward_buffer:
             values.setdefault("train/mean_reward", sum(self._reward_buffer) / len(self._reward_buffer))
             self._reward_buffer.clear()
@@ -382,7 +386,7 @@ class HermesAgentBaseEnv(BaseEnv):
     async def _begin(self) -> None:
         """Before ``setup``: boxes can be had, and a setup that shuffles does so alike in every run."""
         if self._tools_need_boxes:
-            await prepare_backend(self.config.terminal_backend)
+            await prepare_backend(self.config.terminal_backend, self.config.docker_image)
         random.seed(self.config.seed)
 
 

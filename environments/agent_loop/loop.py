@@ -17,7 +17,7 @@ from environments.tools.arguments import parse_arguments
 from environments.tools.base import ToolFailure
 from environments.tools.results import DEFAULT_BUDGET, BudgetConfig
 from environments.tools.workspaces import WorkspaceError
-from sandboxes.errors import SandboxError
+from sandboxes.errors import ImageNotFound, SandboxError
 
 
 class _Stop(Exception):
@@ -66,7 +66,10 @@ class HermesAgentLoop:
         self._calls = CallRunner(self.task_id, valid_tool_names, budget_config or DEFAULT_BUDGET)
 
     async def run(self, messages: list[Message]) -> AgentResult:
-        """Converse from ``messages`` on. An engine or a box that fails ends it: see ``stop_reason`` and ``error``."""
+        """Converse from ``messages`` on. An engine or a box that fails ends it: see ``stop_reason`` and ``error``.
+
+        Raises: ImageNotFound, which no other rollout can do better about.
+        """
         result = AgentResult(messages=messages)
         with _clock(result.timings, "total_s"):
             try:
@@ -125,6 +128,8 @@ class HermesAgentLoop:
         try:
             with _clock(result.timings, "tools_s"):
                 outcomes = await self._calls.run(requests)
+        except ImageNotFound:
+            raise
         except (SandboxError, WorkspaceError) as error:
             raise _Stop(StopReason.SANDBOX_ERROR, f"{type(error).__name__}: {error}") from error
         for outcome in outcomes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from atroposlib.envs.server_handling.server_manager import ServerManager
+from atroposlib.envs.server_handling.server_manager import EngineFacts, ServerManager
 from atroposlib.errors import RolloutInvalid
 from environments.agent_loop import AgentResult, HermesAgentLoop
 from environments.hermes_config import HermesAgentEnvConfig
@@ -34,12 +34,24 @@ class Rollout:
 
 
 class RolloutPlayer:
-    """Plays rollouts of one environment; ``tokenizer`` loads it, and is called only where the engine tells tokens."""
+    """Plays rollouts of one environment.
 
-    def __init__(self, config: HermesAgentEnvConfig, server: ServerManager, tokenizer: Callable[[], Any]) -> None:
+    ``facts`` says what the engine is. ``tokenizer`` loads it, off the event loop, and only where the engine tells
+    its tokens.
+    """
+
+    def __init__(
+        self,
+        config: HermesAgentEnvConfig,
+        server: ServerManager,
+        facts: Callable[[], Awaitable[EngineFacts]],
+        tokenizer: Callable[[], Any],
+    ) -> None:
         self.config = config
         self.server = server
-        self._tokenizer = tokenizer
+        self._facts = facts
+        self._load_tokenizer = tokenizer
+        self._loading = asyncio.Lock()
 
     async def play(
         self, messages: Messages, tools: OfferedTools, scope: WorkspaceScope, split: Split, trainer_limit: int = -1
@@ -89,13 +101,15 @@ class RolloutPlayer:
 
         An engine that tells its tokens is recorded, token by token; the record then keeps the limit itself.
         """
-        facts = await self.server.probe()
+        facts = await self._facts()
         limit = self._limit(trainer_limit, facts.max_model_len)
         if not facts.token_exact:
             yield self.server, limit
             return
+        async with self._loading:
+            tokenizer = await asyncio.to_thread(self._load_tokenizer)
         async with self.server.managed_server(
-            tokenizer=await asyncio.to_thread(self._tokenizer),
+            tokenizer=tokenizer,
             preserve_think_blocks=self.config.thinking_mode,
             tool_call_parser=self.config.tool_call_parser,
         ) as managed:

@@ -14,7 +14,7 @@ SHOWN_CHARS = 2_000
 
 @dataclass
 class RolloutStatistics:
-    """Sums over rollouts; ``drain`` tells them and begins anew."""
+    """Sums over rollouts."""
 
     rollouts: int = 0
     turns: int = 0
@@ -34,8 +34,8 @@ class RolloutStatistics:
         for error in result.tool_errors:
             self.errors.append(f"turn {error.turn}, {error.tool_name}({error.arguments[:150]}): {error.error[:300]}")
 
-    def drain(self) -> dict[str, float | str]:
-        """Metrics of all rollouts since the last call; only the error count where there were none."""
+    def describe(self) -> dict[str, float | str]:
+        """Metrics of these rollouts; only the error count where there were none."""
         metrics: dict[str, float | str] = {"train/tool_errors_count": self.tool_errors}
         if self.rollouts:
             metrics["train/turns_mean"] = self.turns / self.rollouts
@@ -43,5 +43,4 @@ class RolloutStatistics:
             metrics["train/broken_history_rate"] = self.broken_histories / self.rollouts
         if self.errors:
             metrics["train/tool_error_details"] = "\n".join(self.errors)[:SHOWN_CHARS]
-        self.__init__()  # type: ignore[misc]
         return metrics

@@ -18,6 +18,7 @@ Mind that each such call is a point where other rollouts go on: hold no ``thread
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import inspect
 import threading
@@ -26,6 +27,8 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import greenback
+
+from environments.tools.workspaces import close_workspaces_of
 
 T = TypeVar("T")
 AnyFunction = Callable[..., Any]
@@ -135,7 +138,12 @@ class _BackgroundLoop:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="sync-bridge", daemon=True).start()
+                atexit.register(self._close_boxes, self._loop)
             return self._loop
+
+    @staticmethod
+    def _close_boxes(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.run_coroutine_threadsafe(close_workspaces_of(loop), loop).result()
 
 
 _background = _BackgroundLoop()

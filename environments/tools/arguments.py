@@ -59,7 +59,7 @@ def _convert(name: str, value: object, schema: Mapping[str, Any]) -> object:
     wanted = schema.get("type")
     converter = _CONVERTERS.get(wanted) if isinstance(wanted, str) else None
     try:
-        converted = converter(value) if converter else value
+        converted: Any = converter(value) if converter else value
         if wanted == "array":
             items = schema.get("items", {})
             converted = [_convert(f"{name}[{i}]", entry, items) for i, entry in enumerate(converted)]

@@ -44,9 +44,11 @@ def as_json(result: ToolResult) -> str:
 
 async def save_text(workspace: Workspace, text: str, label: str) -> str | None:
     """Save a long text in the task's box and return its path; None where the box does not take it."""
-    workspace.saved_results += 1
-    path = f"{RESULTS_FOLDER}/{workspace.saved_results:03d}-{label}.txt"
     box = await workspace.box()
+    workspace.saved_results += 1
+    # a local box shares /tmp with the machine; only its working folder is its own
+    folder = workspace.absolute(".hermes-results") if box.backend == "local" else RESULTS_FOLDER
+    path = f"{folder}/{workspace.saved_results:03d}-{label}.txt"
     try:
         await box.write(path, text.encode("utf-8", errors="replace"))
     except SandboxFileError:

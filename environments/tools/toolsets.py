@@ -11,7 +11,6 @@ from environments.tools.registry import tools
 
 _toolsets: dict[str, tuple[str, ...]] = {
     "terminal": ("terminal", "process"),
-    "process": ("process",),
     "shell": ("terminal",),
     "file": ("read_file", "write_file", "patch", "search_files"),
     "todo": ("todo",),

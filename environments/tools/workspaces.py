@@ -93,7 +93,7 @@ class Workspace:
 
         Raises: WorkspaceClosed; WorkspaceNotPrepared; SandboxError where the backend cannot start one.
         """
-        if _preparing.get() is self and self._box is not None:
+        if self._is_preparing and self._box is not None:
             return self._box
         async with self._lock:
             self._refuse_closed()
@@ -115,12 +115,18 @@ class Workspace:
 
     async def end_agent_part(self) -> None:
         """Kill what the agent left running and drop its session; nothing where it did not act since the last time."""
-        if self._agent_acted and self._box is not None:
-            async with self._lock:
-                self._refuse_closed()
-                self._shell = None
+        if not self._agent_acted or self._is_preparing:
+            return
+        async with self._lock:
+            self._refuse_closed()
+            self._shell, self._agent_acted = None, False
+            if self._box is not None:
                 await self._box.kill_all()
-                self._agent_acted = False
+
+    @property
+    def _is_preparing(self) -> bool:
+        """Whether ``plan.prepare`` is running here: it may use the box that nobody else may use yet."""
+        return _preparing.get() is self
 
     def absolute(self, path: str) -> str:
         """``path`` as the box sees it: relative paths start at the working folder."""
@@ -182,7 +188,6 @@ class Workspace:
 
 
 _preparing: ContextVar[Workspace | None] = ContextVar("preparing_workspace", default=None)
-"""The workspace whose ``plan.prepare`` is running here: it may use the box that nobody else may use yet."""
 
 
 async def finish(work: Awaitable[None]) -> None:
@@ -216,6 +221,9 @@ class _Directory:
 
     def add(self, workspace: Workspace) -> None:
         self._open[workspace.task_id] = workspace
+
+    def of_loop(self, loop: asyncio.AbstractEventLoop) -> list[Workspace]:
+        return [workspace for workspace in self._open.values() if workspace.loop is loop]
 
     def forget(self, task_id: str) -> None:
         self._open.pop(task_id, None)
@@ -287,3 +295,9 @@ def workspace_of(task_id: str, scope: WorkspaceScope | None = None) -> Workspace
     if scope is None:
         raise WorkspaceError(NO_SCOPE.format(task_id))
     return scope.bind(task_id, scope.plan)
+
+
+async def close_workspaces_of(loop: asyncio.AbstractEventLoop) -> None:
+    """Close every workspace whose box lives on ``loop``, which is about to end."""
+    for workspace in _directory.of_loop(loop):
+        await workspace.close()

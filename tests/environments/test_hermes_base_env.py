@@ -1,0 +1,517 @@
+"""Environments of tool-using agents, played against a scripted engine in real boxes."""
+
+import asyncio
+import json
+from collections import Counter
+
+import pytest
+
+from atroposlib.envs.server_handling.scripted_server import ScriptedServer
+from atroposlib.errors import ConfigError, EngineUnavailable, RolloutInvalid
+from environments.hermes_base_env import HermesAgentBaseEnv, HermesAgentEnvConfig
+from environments.tool_context import ToolContext
+from environments.tools.registry import _tools
+from environments.tools.workspaces import _directory
+
+
+def call(command):
+    return {"tool_calls": [{"name": "terminal", "arguments": {"command": command}}]}
+
+
+class CountingEnv(HermesAgentBaseEnv):
+    """The item says what stands in the box; the reward is whether the answer does."""
+
+    name = "counting"
+    asked: list[str]
+
+    async def setup(self):
+        self.items = [{"word": f"word{n}"} for n in range(40)]
+        self.eval_items, self.items = self.items[:10], self.items[10:]
+
+    async def get_next_item(self):
+        self._index += 1
+        return self.items[(self._index - 1) % len(self.items)]
+
+    def format_prompt(self, item):
+        return f"Write {item['word']} into answer.txt"
+
+    async def prepare_box(self, item, ctx):
+        ctx.write_file("given.txt", item["word"])
+
+    async def compute_reward(self, item, result, ctx):
+        return 1.0 if ctx.terminal("cat answer.txt")["output"] == item["word"] else 0.0
+
+
+ITEM = {"word": "word1"}
+SOLVE = (call("cat given.txt > answer.txt"), "done")
+
+
+def make(*replies, cls=CountingEnv, token_exact=True, **settings):
+    """An environment whose engine plays ``replies``, or calls the one function given."""
+    script = replies[0] if len(replies) == 1 and callable(replies[0]) else replies
+    server = ScriptedServer(script, token_exact=token_exact)
+    defaults = {"terminal_backend": "local", "use_wandb": False, "enabled_toolsets": ["terminal"], "group_size": 2}
+    env = cls(cls.env_config_cls(**defaults | settings), [server], testing=True)
+    env.tokenizer = server.tokenizer
+    env.engine = server
+    return env
+
+
+def is_first_turn(request):
+    if request.kind == "chat":
+        return all(message["role"] != "tool" for message in request.messages)
+    return "<|im_start|>tool" not in request.text
+
+
+def by_turn(first, then="done"):
+    """A script for rollouts that run at once: ``first`` to a new conversation, ``then`` to tool results."""
+    return lambda request: first if is_first_turn(request) else then
+
+
+@pytest.fixture(autouse=True)
+def no_box_is_left():
+    yield
+    assert _directory._open == {}
+
+
+async def test_a_group_is_played_graded_and_recorded_token_by_token():
+    env = make(by_turn(SOLVE[0]))
+    group, backlog = await env.collect_trajectories(ITEM)
+    assert backlog == []
+    assert group["scores"] == [1.0, 1.0]
+    for tokens, masks, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
+        assert len(tokens) == len(masks) == len(logprobs)
+        assert {lp for lp, mask in zip(logprobs, masks, strict=True) if mask == -100} == {1.0}
+        trained = bytes(t for t, m in zip(tokens, masks, strict=True) if m != -100 and t < 256).decode()
+        assert "cat given.txt" in trained
+        assert "done" in trained
+        assert "Write word1" not in trained
+    assert len({override["rollout_id"] for override in group["overrides"]}) == 2
+    assert all(override["certificate"]["turns"] == 2 for override in group["overrides"])
+    assert [m["role"] for m in group["messages"][0]] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_each_rollout_has_a_box_of_its_own():
+    replies = iter(["touch mine", "ls"] * 10)
+
+    def script(request):
+        return call(next(replies)) if is_first_turn(request) else "done"
+
+    class Env(CountingEnv):
+        async def compute_reward(self, item, result, ctx):
+            self.listings.append(ctx.terminal("ls")["output"].split())
+            return float(len(self.listings))
+
+    env = make(script, cls=Env)
+    env.listings = []
+    await env.collect_trajectories(ITEM)
+    assert sorted(env.listings) == [["given.txt"], ["given.txt", "mine"]]
+
+
+async def test_without_token_ids_a_group_says_that_it_is_not_trainable():
+    env = make(by_turn(SOLVE[0]), token_exact=False)
+    group, _ = await env.collect_trajectories(ITEM)
+    assert group["scores"] == [1.0, 1.0]
+    assert [override["trainable"] for override in group["overrides"]] == [False, False]
+    assert group["tokens"] == [[], []]
+
+
+async def test_a_rollout_without_a_tool_call_is_graded_all_the_same():
+    env = make(lambda _: "I would rather not")
+    group, _ = await env.collect_trajectories(ITEM)
+    assert group["scores"] == [0.0, 0.0]
+
+
+async def test_an_engine_failure_is_retried_and_never_a_score():
+    failures = iter([EngineUnavailable("down"), EngineUnavailable("down")])
+    env = make(lambda request: next(failures, None) or by_turn(SOLVE[0])(request))
+    group, _ = await env.collect_trajectories(ITEM)
+    assert group["scores"] == [1.0, 1.0]
+    assert env.rollout_failures == Counter(engine_error=2)
+
+
+async def test_a_reward_function_that_raises_makes_the_rollout_invalid():
+    class Env(CountingEnv):
+        async def compute_reward(self, item, result, ctx):
+            raise KeyError("exit_code")
+
+    env = make(by_turn(SOLVE[0]), cls=Env)
+    assert await env.collect_trajectories(ITEM) == (None, [])
+    assert env.rollout_failures == Counter(reward_error=6)
+    with pytest.raises(RolloutInvalid, match="KeyError: 'exit_code'"):
+        await env.collect_trajectory(ITEM)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), None, "high"])
+async def test_what_is_no_finite_number_is_no_reward(reward):
+    class Env(CountingEnv):
+        async def compute_reward(self, item, result, ctx):
+            return reward
+
+    with pytest.raises(RolloutInvalid, match="reward_error"):
+        await make("hi", cls=Env).collect_trajectory(ITEM)
+
+
+async def test_a_box_that_cannot_be_prepared_makes_the_rollout_invalid():
+    class Env(CountingEnv):
+        async def prepare_box(self, item, ctx):
+            ctx.write_file("given.txt", item["no such key"])
+
+    with pytest.raises(RolloutInvalid, match=r"sandbox_error.*KeyError"):
+        await make(*SOLVE, cls=Env).collect_trajectory(ITEM)
+
+
+async def test_group_rewards_see_all_boxes_open():
+    class Env(CountingEnv):
+        async def compute_group_rewards(self, item, results, ctxs):
+            sizes = [len(ctx.terminal("cat answer.txt")["output"]) for ctx in ctxs]
+            return [size / max(sizes) for size in sizes]
+
+    words = iter([call("echo -n a > answer.txt"), call("echo -n aaaa > answer.txt")])
+    env = make(lambda r: next(words) if is_first_turn(r) else "done", cls=Env)
+    group, _ = await env.collect_trajectories(ITEM)
+    assert sorted(group["scores"]) == [0.25, 1.0]
+
+
+async def test_the_default_group_rewards_are_those_of_the_members():
+    class Env(CountingEnv):
+        async def compute_group_rewards(self, item, results, ctxs):
+            return [2 * reward for reward in await super().compute_group_rewards(item, results, ctxs)]
+
+    group, _ = await make(by_turn(SOLVE[0]), cls=Env).collect_trajectories(ITEM)
+    assert group["scores"] == [2.0, 2.0]
+
+
+async def test_group_rewards_of_the_wrong_number_are_invalid():
+    class Env(CountingEnv):
+        async def compute_group_rewards(self, item, results, ctxs):
+            return [1.0]
+
+    with pytest.raises(RolloutInvalid, match="1 rewards for 2 rollouts"):
+        await make(lambda _: "hi", cls=Env).collect_trajectories(ITEM)
+
+
+async def test_groups_that_run_at_once_keep_the_tools_they_were_given():
+    env = make(lambda _: "hi", enabled_toolsets=None, distribution="balanced", seed=3, token_exact=False)
+    groups = await asyncio.gather(*(env.collect_trajectories({"word": str(n)}) for n in range(12)))
+    assert all(groups)
+    offered = {}
+    for request in env.engine.requests:
+        prompt = request.messages[-1]["content"]
+        tools = tuple(sorted(tool["function"]["name"] for tool in request.arguments.get("tools", ())))
+        offered.setdefault(prompt, set()).add(tools)
+    assert len(offered) == 12
+    assert all(len(tools) == 1 for tools in offered.values())
+    again = make("hi", enabled_toolsets=None, distribution="balanced", seed=3)
+    draws = Counter(tuple(sorted(again._resolve_tools_for_group()[1])) for _ in range(12))
+    assert Counter(next(iter(tools)) for tools in offered.values()) == draws
+    assert len(draws) > 1
+
+
+async def test_cancelling_a_group_closes_its_boxes():
+    started = asyncio.Event()
+
+    class Env(CountingEnv):
+        async def compute_reward(self, item, result, ctx):
+            ctx.terminal("true")
+            started.set()
+            return float(ctx.terminal("sleep 60")["exit_code"])
+
+    env = make(by_turn(SOLVE[0]), cls=Env)
+    task = asyncio.create_task(env.collect_trajectories(ITEM))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_rollout_may_not_outlive_the_life_of_its_box():
+    env = make(*[call("sleep 60")] * 3, terminal_lifetime=1)
+    with pytest.raises(RolloutInvalid, match="terminal_lifetime"):
+        await env.collect_trajectory(ITEM)
+
+
+async def test_a_fresh_box_gets_only_the_artefacts():
+    class Env(CountingEnv):
+        async def compute_reward(self, item, result, ctx):
+            self.seen = ctx.terminal("cat answer.txt; ls /workspace/out; test -e stray || echo clean")["output"]
+            return 1.0
+
+    script = call("echo -n yes > answer.txt; mkdir out; touch out/a stray")
+    env = make(script, "done", cls=Env, grade_in="fresh", artefacts=["answer.txt", "/workspace/out", "never made"])
+    await env.collect_trajectory(ITEM)
+    assert env.seen == "yesa\nclean\n"
+
+
+async def test_a_history_that_changes_gives_several_sequences_of_one_rollout():
+    thinking = {"reasoning_content": "hm", **SOLVE[0]}
+    env = make(by_turn(thinking))
+    begins_assistant = "{%- elif message.role == 'assistant' %}"
+    drops_thoughts = "{%- set message = dict(message, content=message.content.split('</think>')[-1]) %}"
+    template = env.tokenizer.chat_template
+    env.tokenizer.chat_template = template.replace(begins_assistant, begins_assistant + drops_thoughts)
+    group, _ = await env.collect_trajectories(ITEM)
+    assert group["scores"] == [1.0] * 4
+    assert sorted(Counter(override["rollout_id"] for override in group["overrides"]).values()) == [2, 2]
+
+
+# -- evaluation
+
+
+def folder_settings(tmp_path):
+    return {"data_dir_to_save_evals": str(tmp_path)}
+
+
+def samples_in(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+
+
+async def evaluate(env):
+    async with asyncio.timeout(60):
+        await env.evaluate_manager()
+    await env.aclose()
+
+
+async def test_the_default_evaluation_plays_the_held_out_items_in_order(tmp_path):
+    env = make(by_turn(SOLVE[0]), **folder_settings(tmp_path), eval_size=5, max_eval_workers=3)
+    await evaluate(env)
+    samples = samples_in(tmp_path)
+    assert [sample["prompt"] for sample in samples] == [f"Write word{n} into answer.txt" for n in range(5)]
+    assert [sample["reward"] for sample in samples] == [1.0] * 5
+    metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
+    assert (metrics["eval/mean_reward"], metrics["eval/num_samples"], metrics["eval/num_invalid"]) == (1.0, 5, 0)
+    assert {request.arguments["temperature"] for request in env.engine.requests} == {0.0}
+    assert env._reward_buffer == []
+    assert not (tmp_path / "samples.partial.jsonl").exists()
+
+
+async def test_an_item_that_cannot_be_evaluated_is_counted_and_not_scored(tmp_path):
+    class Env(CountingEnv):
+        async def compute_reward(self, item, result, ctx):
+            if item["word"] == "word1":
+                raise OSError("no")
+            return 0.5
+
+    await evaluate(make(by_turn(SOLVE[0]), cls=Env, **folder_settings(tmp_path), eval_size=3))
+    assert [sample["reward"] for sample in samples_in(tmp_path)] == [0.5, None, 0.5]
+    metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
+    assert (metrics["eval/mean_reward"], metrics["eval/num_invalid"]) == (0.5, 1)
+
+
+async def test_a_killed_evaluation_goes_on_where_it_stopped(tmp_path):
+    played = []
+
+    class Env(CountingEnv):
+        async def compute_reward(self, item, result, ctx):
+            if self.stop_at == len(played):
+                raise asyncio.CancelledError
+            played.append(item["word"])
+            return 1.0
+
+    first = make(by_turn(SOLVE[0]), cls=Env, **folder_settings(tmp_path), eval_size=5, max_eval_workers=1)
+    first.stop_at = 3
+    with pytest.raises((asyncio.CancelledError, BaseExceptionGroup)):
+        await evaluate(first)
+    second = make(by_turn(SOLVE[0]), cls=Env, **folder_settings(tmp_path), eval_size=5, max_eval_workers=1)
+    second.stop_at = -1
+    await evaluate(second)
+    assert played == [f"word{n}" for n in range(5)]
+    assert len(samples_in(tmp_path)) == 5
+
+
+async def test_other_settings_do_not_continue_an_evaluation(tmp_path):
+    (tmp_path / "samples.partial.jsonl").write_text('{"key": "of another run", "sample": {"reward": 9}}\n{"cut')
+    await evaluate(make(by_turn(SOLVE[0]), **folder_settings(tmp_path), eval_size=2))
+    assert [sample["reward"] for sample in samples_in(tmp_path)] == [1.0, 1.0]
+
+
+async def test_without_held_out_items_the_same_seed_takes_the_same_items(tmp_path, caplog):
+    class Env(CountingEnv):
+        async def setup(self):
+            await super().setup()
+            self.eval_items = None
+
+    prompts = []
+    for _ in range(2):
+        await evaluate(make(by_turn(SOLVE[0]), cls=Env, **folder_settings(tmp_path), eval_size=4, seed=7))
+        prompts.append([sample["prompt"] for sample in samples_in(tmp_path)])
+    assert prompts[0] == prompts[1]
+    assert "not held out" in caplog.text
+
+
+async def test_a_setup_that_shuffles_does_so_alike_in_every_run():
+    import random
+
+    class Env(CountingEnv):
+        async def setup(self):
+            await super().setup()
+            random.shuffle(self.items)
+
+    orders = []
+    for _ in range(2):
+        env = make("hi", cls=Env)
+        await env.setup()
+        orders.append(env.items)
+    assert orders[0] == orders[1]
+
+
+class HandWritten(CountingEnv):
+    """An evaluation of one's own, in which a rollout is a loop and a context with one task id."""
+
+    bound = True
+
+    async def evaluate(self, *args, **kwargs):
+        import uuid
+
+        from environments.agent_loop import HermesAgentLoop
+
+        self.rewards, self.task_ids = [], []
+        tools, names = self._resolve_tools_for_group()
+        for item in self.eval_items[:2]:
+            task_id = str(uuid.uuid4())
+            self.task_ids.append(task_id)
+            if self.bound:
+                self.bind_item(task_id, item)
+            agent = HermesAgentLoop(self.server, tools, names, task_id=task_id)
+            result = await agent.run([{"role": "user", "content": self.format_prompt(item)}])
+            ctx = ToolContext(task_id)
+            try:
+                self.rewards.append(await self.compute_reward(item, result, ctx))
+            finally:
+                ctx.cleanup()
+
+
+async def test_an_evaluation_written_by_hand_works():
+    env = make(by_turn(SOLVE[0]), cls=HandWritten)
+    await evaluate(env)
+    assert env.rewards == [1.0, 1.0]
+
+
+async def test_an_evaluation_that_names_no_item_is_told_to_where_boxes_are_prepared():
+    class Env(HandWritten):
+        bound = False
+
+        async def compute_reward(self, item, result, ctx):
+            raise AssertionError(result.error)
+
+    with pytest.raises(AssertionError, match="bind_item"):
+        await evaluate(make(by_turn(SOLVE[0]), cls=Env))
+
+
+async def test_boxes_of_an_evaluation_that_breaks_off_are_closed():
+    class Env(HandWritten):
+        async def compute_reward(self, item, result, ctx):
+            raise ZeroDivisionError
+
+        async def evaluate(self, *args, **kwargs):
+            ToolContext.cleanup = lambda self: None
+            await super().evaluate()
+
+    original = ToolContext.cleanup
+    try:
+        with pytest.raises(ZeroDivisionError):
+            await evaluate(make(by_turn(SOLVE[0]), cls=Env))
+    finally:
+        ToolContext.cleanup = original
+
+
+# -- settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"enabled_toolsets": ["nothing"]}, "Unknown toolset 'nothing'"),
+        ({"enabled_toolsets": None, "distribution": "x"}, "Unknown distribution 'x'"),
+        ({"terminal_backend": "modal"}, "unknown terminal_backend 'modal'; known are .*docker"),
+        ({"enabled_toolsets": ["file"], "distribution": "default"}, "exclude each other"),
+        ({"tool_call_parser": "nope"}, "unknown tool_call_parser 'nope'"),
+        ({"max_agent_turns": 0}, "max_agent_turns"),
+        ({"sandbox_network": "host"}, "sandbox_network"),
+    ],
+)
+def test_wrong_settings_are_named(settings, word):
+    with pytest.raises(ValueError, match=word):
+        make("hi", **settings)
+
+
+async def test_an_image_for_a_backend_without_images_is_refused_at_the_start():
+    with pytest.raises(ConfigError, match="docker_image"):
+        await make("hi", docker_image="x:y").setup()
+
+
+async def test_a_backend_is_looked_at_only_where_a_tool_needs_a_box():
+    await make("hi", docker_image="x:y", enabled_toolsets=["todo"]).setup()
+
+
+def test_the_default_backend_is_docker_and_the_defaults_of_old_hold():
+    config = HermesAgentEnvConfig()
+    assert config.terminal_backend == "docker"
+    assert (config.max_agent_turns, config.terminal_timeout, config.tool_call_parser) == (30, 120, "hermes")
+    assert config.build_budget_config().turn_budget == 200_000
+
+
+def test_an_item_may_name_its_image_and_auto_then_means_docker():
+    env = make("hi", terminal_backend="auto")
+    plan = env._plan({"word": "x", "docker_image": "python:3.12"})
+    assert (plan.backend, plan.spec.image) == ("docker", "python:3.12")
+    assert env._plan({"word": "x"}).backend == "auto"
+
+
+# -- what is told
+
+
+async def test_metrics_tell_of_rollouts_once():
+    logged = []
+
+    class Tracker:
+        def log(self, metrics, step):
+            logged.append(metrics)
+
+        def finish(self):
+            pass
+
+    env = make(by_turn({"tool_calls": [{"name": "terminal", "arguments": "{broken"}]}))
+    env.tracker = Tracker()
+    await env.collect_trajectories(ITEM)
+    await env.wandb_log()
+    await env.wandb_log()
+    first, second = logged
+    assert first["train/tool_errors_count"] == 2
+    assert "not valid JSON" in first["train/tool_error_details"]
+    assert first["train/mean_reward"] == 0.0
+    assert first["train/turns_mean"] == 2.0
+    assert second["train/tool_errors_count"] == 0
+    assert "train/mean_reward" not in second
+
+
+async def test_a_judge_scores_and_an_answer_that_is_no_score_is_an_error():
+    class Env(CountingEnv):
+        async def compute_reward(self, item, result, ctx):
+            return await self._llm_judge(item, result.final_response)
+
+    def script(request):
+        if request.kind != "chat":
+            return "my answer"
+        assert "word1" in request.text
+        return verdicts.pop(0)
+
+    verdicts = ['{"score": 0.7}', "no idea", "0.2", "no", "idea"]
+    env = make(script, cls=Env)
+    assert (await env.collect_trajectory(ITEM))[0]["scores"] == 0.7
+    assert (await env.collect_trajectory(ITEM))[0]["scores"] == 0.2
+    with pytest.raises(RolloutInvalid, match="RewardError: the judge gave no score"):
+        await env.collect_trajectory(ITEM)
+
+
+def test_a_tool_of_ones_own_that_needs_no_box_needs_no_backend(monkeypatch):
+    from environments.tools import Tool, parameters, register_toolset
+    from environments.tools.toolsets import _toolsets
+
+    async def run(call, arguments):
+        return "ok"
+
+    monkeypatch.setitem(_tools, "oracle", Tool("oracle", "Ask.", parameters(), run, needs_box=False))
+    monkeypatch.setitem(_toolsets, "oracles", ())
+    register_toolset("oracles", ["oracle"])
+    assert not make("hi", enabled_toolsets=["oracles"])._tools_need_boxes
