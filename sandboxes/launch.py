@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -15,6 +14,15 @@ from sandboxes.errors import SandboxStartError
 
 _END_S = 15.0
 _LAST_WORDS = 4000
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to start: ``argv`` may name it otherwise than ``executable``, and it inherits ``descriptors``."""
+
+    argv: tuple[str, ...]
+    executable: str
+    descriptors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,13 +38,13 @@ class Launched:
         await end_process(self.process)
 
 
-async def launch(argv: Sequence[str], *, pass_fds: Sequence[int] = (), timeout_s: float = 30.0) -> Launched:
-    """Start ``argv``, whose standard input and output are a runner's, in a session of its own with no environment.
+async def launch(program: Program, *, timeout_s: float = 30.0) -> Launched:
+    """Start a program whose standard input and output are a runner's, in a session of its own with no environment.
 
     Raises: SandboxStartError, with what it wrote to its standard error.
     """
     with _memory_file() as last_words:
-        ours, process = _start(argv, pass_fds, last_words)
+        ours, process = _start(program, last_words)
         try:
             reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
             channel = await Channel.open(reader, writer, timeout_s=timeout_s)
@@ -55,25 +63,24 @@ def _memory_file() -> IO[bytes]:
     return os.fdopen(os.memfd_create("last words"), "w+b")
 
 
-def _start(
-    argv: Sequence[str], pass_fds: Sequence[int], last_words: IO[bytes]
-) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _start(program: Program, last_words: IO[bytes]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     ours, theirs = socket.socketpair()
     with theirs:
         try:
             process = subprocess.Popen(
-                argv,
+                program.argv,
+                executable=program.executable,
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=last_words,
                 env={},
                 cwd="/",
-                pass_fds=pass_fds,
+                pass_fds=program.descriptors,
                 start_new_session=True,
             )
         except OSError as error:
             ours.close()
-            raise SandboxStartError(f"cannot start {argv[0]}: {error}") from error
+            raise SandboxStartError(f"cannot start {program.executable}: {error}") from error
     return ours, process
 
 

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from sandboxes.base import SandboxSpec
 from sandboxes.errors import SandboxUnavailable
-from sandboxes.launch import Launched, launch
+from sandboxes.launch import Launched, Program, launch
 from sandboxes.runner import runner_path
 from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox
 
@@ -50,9 +50,9 @@ async def start(spec: SandboxSpec) -> LocalSandbox:
         raise SandboxUnavailable("a local sandbox has no image: it runs on this machine; use docker or bubblewrap")
     _warn_once()
     folder = Path(tempfile.mkdtemp(prefix="hermes-local-"))
-    argv = ["/bin/sh", "-c", _RUN_AND_REMOVE, "sh", str(runner_path(platform.machine())), str(folder)]
+    argv = ("sh", "-c", _RUN_AND_REMOVE, "sh", str(runner_path(platform.machine())), str(folder))
     try:
-        launched = await launch(argv)
+        launched = await launch(Program(argv, "/bin/sh"))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

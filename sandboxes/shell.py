@@ -21,9 +21,10 @@ logger = logging.getLogger(__name__)
 
 # One line, so that line numbers in messages are those of the command. Arguments: exports, folder, start, command.
 #
-# The state goes to descriptor 9. bash moves it to 63, out of the way of scripts that use the low ones; sh knows single
-# digits only. It is written when the shell leaves by `exit` or `set -e` (by the trap), and at the end of the text, where
-# the command may have put a trap of its own in place of ours. Options that the command set do not concern this code.
+# The state goes to descriptor 9. bash moves it to 63, out of the way of scripts that use the low ones; sh knows
+# single digits only. It is written when the shell leaves by `exit` or `set -e` (by the trap), and at the end of the
+# text, where the command may have put a trap of its own in place of ours. Options that the command set do not concern
+# this code.
 _SCRIPT = " ".join(
     [
         "__save() { set +aeux; [ -z \"${__saved-}\" ] || return 0; __saved=1; command pwd; printf '\\0'; export -p; };",

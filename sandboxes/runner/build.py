@@ -25,10 +25,12 @@ logger = logging.getLogger(__name__)
 
 def build(architecture: str, target: Path) -> None:
     """Compile the runner. Raises: subprocess.CalledProcessError, FileNotFoundError."""
+    unfinished = target.with_suffix(".new")
     sources = sorted(path.name for path in _SOURCES.glob("*.c"))
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-musl"]
     # Relative names, so that no path of this machine gets into the binary.
-    subprocess.run([*compiler, *_FLAGS, "-o", str(target.resolve()), *sources], cwd=_SOURCES, check=True)
+    subprocess.run([*compiler, *_FLAGS, "-o", str(unfinished.resolve()), *sources], cwd=_SOURCES, check=True)
+    unfinished.replace(target)  # the old one may be running
 
 
 def checksum(path: Path) -> str:

@@ -89,7 +89,8 @@ static void make_folders_of(const char *path) {
     strcpy(parent, path);
     for (char *slash = strchr(parent + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        if (mkdir(parent, 0755) && errno != EEXIST && access(parent, F_OK)) fail(errno, parent);
+        int refusal = mkdir(parent, 0755) ? errno : 0;
+        if (refusal && refusal != EEXIST && access(parent, F_OK)) fail(refusal, parent);
         *slash = '/';
     }
 }

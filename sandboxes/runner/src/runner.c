@@ -23,13 +23,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "box.h"
 #include "command.h"
 #include "drain.h"
+#include "guard.h"
+#include "plan.h"
 #include "protocol.h"
 #include "tree.h"
 #include "wire.h"
 
-enum { COMMAND_LIMIT = 256, EXIT_CANNOT_START = 126, EXIT_PROTOCOL = 76, KILL_ALL_MS = 10000 };
+enum { COMMAND_LIMIT = 256, EXIT_CANNOT_START = 126, EXIT_PROTOCOL = 76, EXIT_USAGE = 64, KILL_ALL_MS = 10000 };
 
 static struct command *commands;
 static int command_count, child_signals;
@@ -228,7 +231,21 @@ static void say_hello(void) {
     wire_flush();
 }
 
-int main(void) {
+/* Make the box around this process, or guard a command that makes its own. */
+static void make_box(int plan_file) {
+    static struct plan plan;
+    plan_read(&plan, plan_file);
+    guard(&plan);
+    if (plan.exec) {
+        execv(plan.exec[0], plan.exec);
+        plan_fail("cannot start", plan.exec[0]);
+    }
+    box_enter(&plan);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && !strcmp(argv[1], "plan")) make_box(atoi(argv[2]));
+    else if (argc > 1) return EXIT_USAGE; /* never serve outside where a box was meant */
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     wire_open();
