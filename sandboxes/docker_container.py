@@ -7,7 +7,6 @@ with which the runner starts commands as other users and gives them files, no wa
 
 from __future__ import annotations
 
-import io
 import tarfile
 import time
 from collections.abc import Iterator
@@ -18,12 +17,11 @@ from sandboxes.base import SandboxSpec
 from sandboxes.errors import SandboxError, SandboxStartError, SandboxUnavailable
 from sandboxes.image_store import Image
 from sandboxes.ownership import container_labels
-from sandboxes.runner import runner_path
+from sandboxes.runner_file import RUNNER, runner_archive, runner_digest
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-RUNNER = "/.sandbox-runner"
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 
 _RUNNER_PIDS = 32
@@ -53,12 +51,14 @@ class Container:
 
     def create(self, image: Image) -> None:
         """Create it, with the runner inside. Raises: SandboxStartError, SandboxUnavailable."""
-        runner = _runner_archive(image)
+        runner = runner_archive(image.architecture)
         self._create(image)
         if self._has_files_in_workdir(image):
             self.remove()
             self.keeps_workdir_of_image = True
             self._create(image)
+        if image.runner_digest == runner_digest(image.architecture):
+            return
         with _explained(f"the runner could not be put into a container of {image.name}"):
             self._client.api.put_archive(self.name, "/", runner)
 
@@ -186,16 +186,6 @@ def remove_container(client: DockerClient, name: str) -> None:
             answer = docker_daemon.reason(error)
         time.sleep(_REMOVAL_PAUSE_S)
     raise SandboxError(f"container {name} was not removed: {answer}. `python -m sandboxes.reaper` tries again")
-
-
-def _runner_archive(image: Image) -> bytes:
-    program = runner_path(image.architecture).read_bytes()
-    member = tarfile.TarInfo(RUNNER.lstrip("/"))
-    member.size, member.mode = len(program), 0o555
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.addfile(member, io.BytesIO(program))
-    return packed.getvalue()
 
 
 def _has_files(client: DockerClient, container: str, folder: str) -> bool:

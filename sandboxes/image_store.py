@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sandboxes import docker_daemon
 from sandboxes.errors import ImageNotFound
 from sandboxes.images import BOOKWORM, BUILD_COMMAND, REPOSITORY, exists
+from sandboxes.runner_file import RUNNER_LABEL
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -28,6 +29,8 @@ class Image:
     architecture: str
     """As Docker says it: ``amd64``, ``arm64``, …"""
     environment: Mapping[str, str]
+    runner_digest: str | None = None
+    """Of the runner that the image has already."""
 
 
 class _Pulls:
@@ -107,6 +110,8 @@ def _pull(client: DockerClient, name: str) -> None:
 
 
 def _image(name: str, facts: Mapping[str, Any]) -> Image:
-    entries = (facts.get("Config") or {}).get("Env") or []
+    config = facts.get("Config") or {}
+    entries = config.get("Env") or []
     environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-    return Image(name, facts["Id"], facts["Architecture"], environment)
+    digest = (config.get("Labels") or {}).get(RUNNER_LABEL)
+    return Image(name, facts["Id"], facts["Architecture"], environment, digest)

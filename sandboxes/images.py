@@ -1,6 +1,7 @@
 """The images of the Docker backend, made on this machine: ``python -m sandboxes.images build|list|export|prune``.
 
-    build [bookworm] [busybox]     make the images that are missing (--force: also those that exist)
+    build [bookworm] [busybox]     make the images that are missing, and give the others the current runner
+                                   (--force: make all of them again)
     build bookworm --root DIR      unpack the same files into a new folder instead, without Docker (for bubblewrap)
     export IMAGE DIR               the files of any local image in a new folder (for bubblewrap)
     list                           what is built
@@ -12,10 +13,12 @@ A build is atomic: the tag or folder appears once it is whole, and a build that 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +29,8 @@ from sandboxes.errors import ImageBuildError, ImageNotFound, SandboxError
 from sandboxes.folders import make_folder, remove_folder
 from sandboxes.ownership import container_labels
 from sandboxes.rootfs import Report
+from sandboxes.runner import runner_path
+from sandboxes.runner_file import RUNNER, RUNNER_LABEL, RUNNER_MODE, runner_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,8 +88,30 @@ def build_image(recipe: Recipe, report: Report, *, mirror: str | None = None) ->
         root = folder / "root"
         _make_root_folder(root)
         recipe.build(root, report, mirror)
-        report(f"importing {recipe.image} into Docker")
-        _import(client, recipe, root)
+        _import(client, recipe, root, report)
+    finally:
+        remove_folder(folder)
+
+
+def has_current_runner(client: DockerClient, image: str) -> bool:
+    """Whether boxes of a local image start without being given the runner first."""
+    facts = client.api.inspect_image(image)
+    labels: Mapping[str, str] = facts["Config"].get("Labels") or {}
+    return labels.get(RUNNER_LABEL) == runner_digest(facts["Architecture"])
+
+
+def renew_runner(recipe: Recipe, report: Report) -> None:
+    """Put the current runner into the existing image of ``recipe``; needs root, as the files keep their owners.
+
+    Raises: ImageBuildError, SandboxUnavailable (no Docker daemon).
+    """
+    if os.geteuid() != 0:
+        raise ImageBuildError(f"only root can renew the runner in {recipe.image}: run the same command with sudo")
+    client = docker_daemon.connect(timeout_s=_IMPORT_TIMEOUT_S)
+    folder = make_folder(f"image-{uuid.uuid4().hex[:12]}")
+    try:
+        export_image(recipe.image, folder / "root")
+        _import(client, recipe, folder / "root", report)
     finally:
         remove_folder(folder)
 
@@ -146,10 +173,16 @@ def _make_root_folder(folder: Path) -> None:
     folder.chmod(0o755)  # it becomes the "/" of boxes, whatever the umask here
 
 
-def _import(client: DockerClient, recipe: Recipe, root: Path) -> None:
+def _import(client: DockerClient, recipe: Recipe, root: Path, report: Report) -> None:
     from docker.errors import APIError
 
-    changes = [*_CHANGES, f"LABEL {IMAGE_LABEL}={recipe.tag}"]
+    report(f"importing {recipe.image} into Docker")
+    machine = client.version()["Arch"]
+    runner = root / RUNNER.lstrip("/")
+    runner.unlink(missing_ok=True)
+    shutil.copyfile(runner_path(machine), runner)
+    runner.chmod(RUNNER_MODE)
+    changes = [*_CHANGES, f"LABEL {IMAGE_LABEL}={recipe.tag} {RUNNER_LABEL}={runner_digest(machine)}"]
     with subprocess.Popen(["tar", "-C", str(root), "--numeric-owner", "-c", "."], stdout=subprocess.PIPE) as packing:
         try:
             client.api.import_image(
@@ -254,11 +287,15 @@ def _build_images(recipes: Sequence[Recipe], mirror: str | None, *, force: bool)
     client = docker_daemon.connect()
     for number, recipe in enumerate(recipes, 1):
         step = f"[{number}/{len(recipes)}]"
-        if exists(client, recipe.image) and not force:
+        if force or not exists(client, recipe.image):
+            _progress(f"{step} {recipe.image}: {recipe.contents}")
+            build_image(recipe, _progress, mirror=mirror)
+        elif not has_current_runner(client, recipe.image):
+            _progress(f"{step} {recipe.image} exists and gets the current runner")
+            renew_runner(recipe, _progress)
+        else:
             _progress(f"{step} {recipe.image} exists (--force builds it again)")
             continue
-        _progress(f"{step} {recipe.image}: {recipe.contents}")
-        build_image(recipe, _progress, mirror=mirror)
         _progress(f"{step} {recipe.image} is ready")
 
 

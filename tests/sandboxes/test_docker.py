@@ -18,6 +18,7 @@ from sandboxes.base import Sandbox, SandboxSpec
 from sandboxes.errors import ImageNotFound, SandboxClosed, SandboxStartError, SandboxUnavailable
 from sandboxes.ownership import OWNER_LABEL, RUN_LABEL, Owner, OwnerState
 from sandboxes.rootfs import busybox_archive
+from sandboxes.runner_file import RUNNER, RUNNER_LABEL
 
 pytestmark = pytest.mark.docker
 
@@ -46,7 +47,7 @@ def run_id() -> str:
 
 @pytest.fixture(scope="module")
 def task_image(docker_client) -> Iterator[str]:
-    """An image with everything that could get in the way: entrypoint, user, health check, files of root."""
+    """An image with everything in the way: entrypoint, user, health check, files of root, another version's runner."""
     packed = io.BytesIO(busybox_archive(lambda _line: None))
     with tarfile.open(fileobj=packed, mode="a") as archive:
         folder = tarfile.TarInfo("workspace/task")
@@ -55,6 +56,7 @@ def task_image(docker_client) -> Iterator[str]:
         readme = tarfile.TarInfo("workspace/task/README")
         readme.size = len(b"do it")
         archive.addfile(readme, io.BytesIO(b"do it"))
+        archive.addfile(tarfile.TarInfo(RUNNER.lstrip("/")))
     repository, tag = TASK_IMAGE.split(":")
     changes = [
         'ENTRYPOINT ["/bin/false"]',
@@ -62,6 +64,7 @@ def task_image(docker_client) -> Iterator[str]:
         "WORKDIR /root",
         "ENV TASK=7 HOME=/root",
         "HEALTHCHECK CMD false",
+        f"LABEL {RUNNER_LABEL}=0000",
     ]
     docker_client.api.import_image_from_data(packed.getvalue(), repository=repository, tag=tag, changes=changes)
     yield TASK_IMAGE

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import images, rootfs
+from sandboxes import images, rootfs, runner
 from sandboxes.errors import ImageBuildError, ImageNotFound
 from sandboxes.image_store import find_image
 from sandboxes.images import RECIPES, Recipe, build_image, build_root, export_image, main
+from sandboxes.runner_file import RUNNER, runner_digest
 
 
 def say_nothing(_line: str) -> None:
@@ -127,6 +128,26 @@ def test_an_image_build_that_fails_leaves_the_older_image_and_no_files(recipe, d
         build_image(Recipe(recipe.tag, "", fail_half_way), say_nothing)
     assert docker_client.images.get(recipe.image).id == before
     assert list(own_temporary_folder.iterdir()) == []
+
+
+@pytest.mark.docker
+def test_an_older_runner_in_an_image_is_renewed_and_the_rest_stays(recipe, docker_client, monkeypatch, tmp_path):
+    build_image(recipe, say_nothing)
+    assert images.has_current_runner(docker_client, recipe.image)
+    monkeypatch.setattr(runner, "BINARIES", tmp_path / "bin")
+    (tmp_path / "bin").mkdir()
+    for binary in Path(runner.__file__).parent.glob("bin/runner-*"):
+        (tmp_path / "bin" / binary.name).write_bytes(b"a newer runner")
+    runner_digest.cache_clear()
+    try:
+        assert not images.has_current_runner(docker_client, recipe.image)
+        images.renew_runner(recipe, say_nothing)
+        assert images.has_current_runner(docker_client, recipe.image)
+    finally:
+        runner_digest.cache_clear()
+    export_image(recipe.image, tmp_path / "root")
+    assert (tmp_path / "root" / RUNNER.lstrip("/")).read_bytes() == b"a newer runner"
+    assert (tmp_path / "root/etc/release").read_text() == "test\n"
 
 
 @pytest.mark.docker
