@@ -41,6 +41,7 @@ from sandboxes.namespaces.limits import Limits, prepare_limits
 from sandboxes.namespaces.plan import USER_ID, Plan, bwrap_arguments, encode
 from sandboxes.namespaces.seccomp import seccomp_filter
 from sandboxes.namespaces.toolchain import toolchain
+from sandboxes.ownership import owned_name
 from sandboxes.runner import runner_path
 from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox
 
@@ -66,8 +67,8 @@ async def start(spec: SandboxSpec, *, maker: Maker | None = None) -> BubblewrapS
     """
     maker = maker or await _find_maker()
     _refuse_what_it_cannot(spec, maker)
-    name = f"hermes-{uuid.uuid4().hex[:12]}"
-    limits = await to_thread(prepare_limits, spec, name)
+    box_id = f"bubblewrap-{uuid.uuid4().hex[:12]}"
+    limits = await to_thread(prepare_limits, spec, owned_name(box_id))
     _say_once(maker, limits.description)
     try:
         plan = await to_thread(_plan, spec, limits)
@@ -79,7 +80,7 @@ async def start(spec: SandboxSpec, *, maker: Maker | None = None) -> BubblewrapS
     if launched.channel.hello is None or launched.channel.hello.pid != 1:
         await launched.end()
         raise SandboxStartError("the runner is not the first process of its box, so nothing is run in it")
-    box = BubblewrapSandbox(name, spec, launched, limits, _default_user(spec, plan, maker))
+    box = BubblewrapSandbox(box_id, spec, launched, limits, _default_user(spec, plan, maker))
     if maker == "bwrap":
         await box.give_folders()
     return box

@@ -4,6 +4,7 @@
     ├── SandboxUnavailable   the backend cannot be used here (no daemon, no namespaces, no image)
     │   └── ImageNotFound    the image that was asked for is not there; says how to make it
     ├── ImageBuildError      an image or root file system could not be made; says what to install or change
+    ├── UnknownBackend       no backend has this name (also a ``ValueError``)
     ├── SandboxStartError    the backend is there, but this box did not start
     ├── SandboxClosed        the box was closed, or its process is gone; nothing can run in it
     ├── SandboxTimeout       the box itself did not answer in time (never a slow command)
@@ -28,6 +29,10 @@ class ImageNotFound(SandboxUnavailable):
 
 class ImageBuildError(SandboxError):
     """An image or root file system could not be made here; the message says what to install or change."""
+
+
+class UnknownBackend(SandboxError, ValueError):
+    """No backend has this name; the message lists those that there are."""
 
 
 class SandboxStartError(SandboxError):

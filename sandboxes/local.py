@@ -16,9 +16,7 @@ import functools
 import logging
 import platform
 import re
-import shutil
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -26,13 +24,15 @@ from typing import ClassVar
 
 from sandboxes.base import SandboxSpec
 from sandboxes.errors import SandboxUnavailable
+from sandboxes.folders import make_folder, remove_folder
 from sandboxes.launch import Launched, Program, launch
+from sandboxes.ownership import PROCESS_MARK, owned_name
 from sandboxes.runner import runner_path
 from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox
 
 logger = logging.getLogger(__name__)
 
-# The shell outlives the runner, which ends with its owner however that dies: so the folder always goes.
+# The shell outlives the runner, which ends with its owner however that dies: so the folder goes at once even then.
 _RUN_AND_REMOVE = '"$1"; exec /bin/rm -rf -- "$2"'
 
 
@@ -49,14 +49,15 @@ async def start(spec: SandboxSpec) -> LocalSandbox:
     if spec.image is not None or spec.root is not None:
         raise SandboxUnavailable("a local sandbox has no image: it runs on this machine; use docker or bubblewrap")
     _warn_once()
-    folder = Path(tempfile.mkdtemp(prefix="hermes-local-"))
+    box_id = f"local-{uuid.uuid4().hex[:12]}"
+    folder = make_folder(box_id)
     argv = ("sh", "-c", _RUN_AND_REMOVE, "sh", str(runner_path(platform.machine())), str(folder))
     try:
         launched = await launch(Program(argv, "/bin/sh"))
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         raise
-    return LocalSandbox(f"local-{uuid.uuid4().hex[:12]}", spec, launched, folder)
+    return LocalSandbox(box_id, spec, launched, folder)
 
 
 @functools.cache
@@ -73,16 +74,18 @@ class LocalSandbox(RunnerSandbox):
     backend: ClassVar[str] = "local"
 
     def __init__(self, sandbox_id: str, spec: SandboxSpec, launched: Launched, folder: Path) -> None:
-        environment = {**BASE_ENVIRONMENT, "HOME": str(folder), "HERMES_WORKSPACE": str(folder)}
+        own = {"HOME": str(folder), "HERMES_WORKSPACE": str(folder), PROCESS_MARK: owned_name(sandbox_id)}
         translate = path_translator(spec.workdir, str(folder))
-        super().__init__(sandbox_id, spec, launched.channel, user=None, environment=environment, translate=translate)
+        super().__init__(
+            sandbox_id, spec, launched.channel, user=None, environment={**BASE_ENVIRONMENT, **own}, translate=translate
+        )
         self.folder = folder
         self._launched = launched
 
     async def _stop(self) -> None:
         await self._launched.end()
         # The shell did it already, unless someone killed it.
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        await asyncio.to_thread(remove_folder, self.folder)
 
 
 def path_translator(workdir: str, folder: str) -> Callable[[str], str]:
