@@ -67,8 +67,13 @@ def generate_html(input_path: str | Path, output_path: str | Path | None = None)
     return target
 
 
-def create_html_for_group(group_data: Mapping[str, Any], index: int) -> str:
-    """One group, folded up: its conversations, each with its reward. Empty where it holds none.
+def render_page(title: str, body: str) -> str:
+    """A whole page around ``body``, which is HTML already; the title is text."""
+    return _HEAD.format(title=html.escape(title)) + body + _FOOT
+
+
+def create_html_for_group(group_data: Mapping[str, Any], index: int, unfolded: bool = False) -> str:
+    """One group: its conversations, each with its reward, folded up unless told otherwise. Empty where it holds none.
 
     Conversations and scores are paired; what has no partner is left out, and logged.
     """
@@ -80,7 +85,7 @@ def create_html_for_group(group_data: Mapping[str, Any], index: int) -> str:
         return ""
     items = "".join(_item(index, number, conversation, score) for number, (conversation, score) in enumerate(pairs))
     rewards = html.escape(", ".join(_number(score) for _, score in pairs))
-    return f"<details>\n<summary>Group {index}: rewards {rewards}</summary>\n{items}</details>\n"
+    return f"<details{' open' if unfolded else ''}>\n<summary>Group {index}: rewards {rewards}</summary>\n{items}</details>\n"
 
 
 def get_score_class(score: Any) -> str:

@@ -1,0 +1,253 @@
+"""Reward functions by name.
+
+Names are in snake case without "reward" (``ReasoningStepsReward`` is ``reasoning_steps``). When one is looked up, case,
+underscores, dashes and a "reward" at the end do not count, so older spellings are found as well. A file of this folder
+is imported when a name is asked for that is not registered yet: first the one that is called so, then all others.
+``package.module:Class`` names a class anywhere.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.util
+import inspect
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, TypeAlias, TypeVar
+
+from atroposlib.envs.reward_fns.reward_function import RewardFunction
+from atroposlib.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+RewardClass = TypeVar("RewardClass", bound=type[RewardFunction])
+RewardConfig: TypeAlias = str | Mapping[str, Any] | RewardFunction
+Registered: TypeAlias = type[RewardFunction] | Callable[..., Any]
+
+_NO_REWARDS: Final = frozenset({"__init__", "registry", "reward_function"})
+
+
+class RewardRegistry:
+    """Finds, lists and makes reward functions."""
+
+    def __init__(self, folders: Iterable[str | Path] = (Path(__file__).parent,)) -> None:
+        self._folders = [Path(folder) for folder in folders]
+        self._rewards: dict[str, Registered] = {}
+        self._names: dict[str, str] = {}
+        self._broken: dict[Path, Exception] = {}
+
+    def add_folder(self, folder: str | Path) -> None:
+        """Look for files with rewards in this folder too."""
+        self._folders.append(Path(folder))
+
+    def register(self, cls: Any = None, name: str | None = None) -> Any:
+        """Register a class: as a decorator, with or without a name of its choice.
+
+        A class that takes the name of another one replaces it. Raises: TypeError for what is no RewardFunction.
+        """
+        if cls is None:
+            return lambda actual: self.register(actual, name)
+        if not (inspect.isclass(cls) and issubclass(cls, RewardFunction)):
+            raise TypeError(f"{cls!r} is not a subclass of RewardFunction")
+        self._add(name or snake_case(cls.__name__), cls)
+        return cls
+
+    def register_function(self, name: str, function: Registered) -> None:
+        """Register a plain function ``(completions, **kwargs) -> rewards``, or a class."""
+        self._add(name, function)
+
+    def create(self, name_or_config: RewardConfig | Sequence[RewardConfig], **kwargs: Any) -> RewardFunction:
+        """Make a reward from its name, or from ``{"type": …, "weight": …, "params": {…}}``; keywords are defaults.
+
+        A list becomes one reward: the sum of weight times reward over the sum of weights.
+
+        Raises: ConfigError for an unknown name or wrong parameters.
+        """
+        if isinstance(name_or_config, RewardFunction):
+            return name_or_config
+        if not isinstance(name_or_config, (str, Mapping)):
+            return self.create("combined", rewards=[*name_or_config], normalization="sum", **kwargs)
+        kind, parameters = _read_config(name_or_config, kwargs)
+        made_from = self.get(kind)
+        try:
+            reward = _make(made_from, parameters)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"reward {kind!r}: {error}") from error
+        reward.recipe = (kind, parameters)
+        return reward
+
+    def get(self, name: str) -> Registered:
+        """The class (or function) of this name. Raises: ConfigError, which lists the names there are."""
+        if ":" in name:
+            return _import_class(name)
+        key = _key(name)
+        for path in [None, *self._files_for(key)]:
+            if path is not None:
+                self._import(path)
+            if key in self._names:
+                return self._rewards[self._names[key]]
+        broken = "".join(f"; {path.name} cannot be imported: {error}" for path, error in self._broken.items())
+        raise ConfigError(f"no reward function {name!r}; there are {', '.join(self.list())}{broken}")
+
+    def list(self) -> builtins.list[str]:
+        """All names, sorted: the registered ones, and those of files that were not imported yet."""
+        unread = {_stem_name(path) for path in self._files() if not _is_imported(path)}
+        return sorted({*self._rewards, *(name for name in unread if _key(name) not in self._names)})
+
+    def list_registered(self) -> builtins.list[str]:
+        """The names that are registered already."""
+        return [*self._rewards]
+
+    def load_required_functions(self, config: Any) -> set[str]:
+        """Import what the ``reward_functions`` and ``reward_funcs`` of a config name; returns the names."""
+        names: set[str] = set()
+        for source in [config, *getattr(config, "datasets", ())]:
+            for field in ("reward_functions", "reward_funcs", "dataset_reward_funcs"):
+                names |= {
+                    each if isinstance(each, str) else each["type"] for each in getattr(source, field, None) or ()
+                }
+        for name in names:
+            self.get(name)
+        return names
+
+    def _add(self, name: str, reward: Registered) -> None:
+        key = _key(name)
+        known = self._names.get(key)
+        if known is not None and self._rewards[known] is not reward:
+            logger.info("the reward function %s is replaced by %s", known, reward)
+            del self._rewards[known]
+        self._names[key] = name
+        self._rewards[name] = reward
+
+    def _files(self) -> builtins.list[Path]:
+        found = [path for folder in self._folders for path in sorted(folder.glob("*.py"))]
+        return [path for path in found if path.stem not in _NO_REWARDS]
+
+    def _files_for(self, key: str) -> builtins.list[Path]:
+        """The files that may define a reward, the one that is called so first; those imported already are left out."""
+        unread = [path for path in self._files() if not _is_imported(path)]
+        return sorted(unread, key=lambda path: _key(path.stem) != key)
+
+    def _import(self, path: Path) -> None:
+        try:
+            module = _import_file(path)
+        except (ImportError, SyntaxError) as error:
+            self._broken[path] = error
+            return
+        self._broken.pop(path, None)
+        if _key(path.stem) not in self._names:
+            self._add_unregistered(module, path)
+
+    def _add_unregistered(self, module: ModuleType, path: Path) -> None:
+        """Register what a file without ``@registry.register`` defines: a class, or a function called as the file."""
+        name = _stem_name(path)
+        classes = [
+            each
+            for each in vars(module).values()
+            if inspect.isclass(each) and issubclass(each, RewardFunction) and each.__module__ == module.__name__
+        ]
+        if any(each in self._rewards.values() for each in classes):
+            return
+        if classes:
+            self._add(name, classes[0])
+            return
+        function = getattr(module, name, None) or getattr(module, f"{name}_reward", None)
+        if callable(function):
+            self._add(name, function)
+
+
+class FunctionReward(RewardFunction):
+    """A plain function as a reward; one number counts for all completions."""
+
+    def __init__(self, func: Callable[..., Any], weight: float = 1.0, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(weight=weight, name=name or getattr(func, "__name__", None), **kwargs)
+        self.func = func
+
+    def compute(self, completions: Sequence[Any], **kwargs: Any) -> list[float]:
+        """Call the function with its parameters and the keywords of the call, which win."""
+        rewards = self.func(completions, **{**self.config, **kwargs})
+        return [rewards] * len(completions) if isinstance(rewards, (int, float)) else rewards
+
+
+LegacyFunctionWrapper = FunctionReward
+
+
+def _make(made_from: Registered, parameters: Mapping[str, Any]) -> RewardFunction:
+    if isinstance(made_from, type):
+        return made_from(**parameters)
+    return FunctionReward(made_from, **parameters)
+
+
+def snake_case(class_name: str) -> str:
+    """``ReasoningStepsReward`` as ``reasoning_steps``, ``R1Reward`` as ``r1``."""
+    bare = re.sub(r"_?[Rr]eward$", "", class_name) or class_name
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", bare).lower()
+
+
+def _key(name: str) -> str:
+    """What of a name counts when it is looked up."""
+    bare = re.sub(r"[^a-z0-9]", "", name.lower())
+    return bare.removesuffix("reward") or bare
+
+
+def _stem_name(path: Path) -> str:
+    return path.stem.removesuffix("_reward")
+
+
+def _read_config(name_or_config: str | Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if isinstance(name_or_config, str):
+        return name_or_config, dict(defaults)
+    config = dict(name_or_config)
+    kind = config.pop("type", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"a reward needs its 'type': {dict(name_or_config)!r}")
+    return kind, {**defaults, **(config.pop("params", None) or {}), **config}
+
+
+def _module_name(path: Path) -> str:
+    """Files of this package are its modules; others get a name of their own."""
+    if path.parent == Path(__file__).parent:
+        return f"{__package__}.{path.stem}"
+    return f"atroposlib_reward_{abs(hash(str(path.resolve()))):x}_{path.stem}"
+
+
+def _is_imported(path: Path) -> bool:
+    return _module_name(path) in sys.modules
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = _module_name(path)
+    if path.parent == Path(__file__).parent:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_class(name: str) -> Registered:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"reward {name!r}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"reward {name!r} is neither a class nor a function")
+    reward: Registered = found
+    return reward
+
+
+registry = RewardRegistry()
+"""The registry of the process."""
