@@ -7,28 +7,22 @@ A subclass says where items come from (``setup``, ``get_next_item``), how one be
     cli, settings, argv    the command line            workers           which tasks run
     serving                the loop of ``serve``       groups, delivery  from rollouts to sent groups
     offline                ``process``, ``evaluate``   queue_client      the trajectory server
-    recording, eval_results, checkpoints, metrics      what is written down
+    reports, eval_results, recording, checkpoints      what is written down
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
-import os
-import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from atroposlib.envs import checkpoints, metrics, offline, serving
+from atroposlib.envs import checkpoints, offline, serving
 from atroposlib.envs.config import BaseEnvConfig, EvalHandlingEnum
 from atroposlib.envs.delivery import deliver
-from atroposlib.envs.eval_results import Evaluation
 from atroposlib.envs.groups import (
     as_groups,
     collect_members,
@@ -37,9 +31,10 @@ from atroposlib.envs.groups import (
     fewest_members,
     merge_items,
 )
-from atroposlib.envs.masking import masked
+from atroposlib.envs.masking import secret_from
 from atroposlib.envs.queue_client import QueueClient
 from atroposlib.envs.recording import GroupRecorder
+from atroposlib.envs.reports import EnvReports
 from atroposlib.envs.server_handling.server_manager import (
     APIServer,
     APIServerConfig,
@@ -52,7 +47,6 @@ from atroposlib.envs.server_handling.server_manager import (
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.envs.workers import RunningItem, WorkerPool, uninterrupted
 from atroposlib.errors import ConfigError
-from atroposlib.tracking import NullTracker, Tracker, TrackerKind, make_tracker
 from atroposlib.type_definitions import Item
 from atroposlib.wire import ScoredDataGroup, ScoredDataItem
 
@@ -69,16 +63,13 @@ __all__ = [
     "ServerBaseline",
 ]
 
-logger = logging.getLogger(__name__)
-
 Groups = ScoredDataGroup | Sequence[ScoredDataGroup | None] | None
 Servers = ServerBaseline | list[APIServerConfig]
 
 
-class BaseEnv(ABC):
+class BaseEnv(EnvReports, ABC):
     """An environment. Subclasses call ``super().__init__(config, server_configs, slurm, testing)``."""
 
-    name: ClassVar[str | None] = None
     env_config_cls: ClassVar[type[BaseEnvConfig]] = BaseEnvConfig
     server_cls: ClassVar[type[APIServer]] = APIServer  # type: ignore[type-abstract]  # stands for: as server_type says
     needs_token_ids: ClassVar[bool] = True
@@ -114,7 +105,7 @@ class BaseEnv(ABC):
         self.n_groups_to_process = config.total_steps
         self.group_size_to_process = config.group_size
 
-        self.queue_client = QueueClient(config.rollout_server_url, _variable(config.rollout_server_token_env))
+        self.queue_client = QueueClient(config.rollout_server_url, secret_from(config.rollout_server_token_env))
         self.env_id: int | None = None
         self.status_dict: dict[str, Any] = {"current_step": 0, "queue_size": 0, "unallocated_fraction": 1.0}
         self.curr_step = 0
@@ -125,13 +116,7 @@ class BaseEnv(ABC):
 
         path = config.data_path_to_save_groups
         self.recorder = GroupRecorder(path) if path else None
-        self.tracker: Tracker = NullTracker()
-        self.wandb_prepend: str | None = None
-        self.wandb_project: str | None = None
-        self.wandb_group: str | None = None
-        self.completion_lengths: list[float] = []
-        self.rollouts_for_wandb: list[Any] = []
-        self.items_sent_this_step = 0
+        self._begin_reports()
         self._own_attributes = frozenset(vars(self))
 
     # What a subclass provides
@@ -180,7 +165,7 @@ class BaseEnv(ABC):
         """Change the groups of an item before they are sent."""
         return trajectories
 
-    async def cleanup(self) -> None:  # noqa: B027  (most environments hold nothing)
+    async def cleanup(self) -> None:
         """Release what an item held; called after each one, also after a failure or a cancellation."""
 
     @classmethod
@@ -338,104 +323,6 @@ class BaseEnv(ABC):
         path = checkpoints.checkpoint_path(self.checkpoint_dir, self.wandb_prepend, self.curr_step)
         checkpoints.restore(self, checkpoints.read_checkpoint(path), protected=self._own_attributes)
 
-    # Metrics
-
-    @property
-    def run_name(self) -> str:
-        """What this run is called, at wandb and by the server."""
-        return self.config.wandb_name or self.name or type(self).__name__
-
-    async def setup_wandb(self) -> None:
-        """Open the tracker: wandb, or a JSONL file."""
-        if self.env_id is not None:
-            info = await self.queue_client.wandb_info()
-            self.wandb_group, self.wandb_project = info["group"], info["project"]
-        folder = self.config.metrics_dir
-        kind: TrackerKind = "wandb" if self.config.use_wandb else "jsonl" if folder else "none"
-        self.tracker = await asyncio.to_thread(
-            make_tracker,
-            kind,
-            folder or Path("runs") / self.run_name,
-            self.wandb_project,
-            self.wandb_group,
-            self.run_name,
-            masked(self.config),
-            f"{self.wandb_prepend}_" if self.wandb_prepend else "",
-        )
-
-    async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
-        """Log ``wandb_metrics`` and what every environment measures, at ``curr_step``. Subclasses call this last."""
-        values = {} if wandb_metrics is None else wandb_metrics
-        values.update(metrics.describe_lengths(self.completion_lengths, self.config.max_token_length))
-        values.update(metrics.describe_counts("rollouts/failed", self.rollout_failures))
-        values.update(metrics.describe_counts("groups/left_out", self.dropped_groups))
-        values["groups/unsent"] = self.queue_client.unsent
-        self.completion_lengths = []
-        values = await self.create_rollout_table(values)
-        self.rollouts_for_wandb = []
-        await self.server.wandb_metrics(values)
-        self.perf_stats(values)
-        self.tracker.log(values, self.curr_step)
-
-    async def create_rollout_table(self, wandb_metrics: dict[str, Any]) -> dict[str, Any]:
-        """Add the kept rollouts as a table."""
-        table = metrics.rollout_table(self.rollouts_for_wandb)
-        if table is not None:
-            wandb_metrics["train/rollouts"] = table
-        return wandb_metrics
-
-    async def add_rollouts_for_wandb(self, scored_data: Any, item: Item = None) -> None:
-        """Keep some rollouts of a group for the table, as (text, score)."""
-        wanted = self.config.num_rollouts_per_group_for_logging
-        decode = self.tokenizer.decode if self.has_tokenizer else None
-        scores = list(scored_data["scores"])[: wanted if wanted >= 0 else None]
-        self.rollouts_for_wandb.append(
-            [(metrics.rollout_text(scored_data, index, decode), score) for index, score in enumerate(scores)]
-        )
-        del self.rollouts_for_wandb[: -max(1, self.config.num_rollouts_to_keep)]
-
-    def perf_stats(self, metrics_dict: dict[str, Any]) -> None:
-        """Add how long groups take."""
-        metrics_dict.update(metrics.describe_durations(self.pool.durations))
-
-    def failure_summary(self) -> str:
-        """Why rollouts and groups were left out so far, in one line."""
-        reasons = self.rollout_failures + self.dropped_groups
-        return ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common()) or "no reason was given"
-
-    async def evaluate_log(
-        self,
-        metrics: Mapping[str, Any],
-        task_name: str | None = None,
-        model_name: str | None = None,
-        start_time: float | None = None,
-        end_time: float | None = None,
-        generation_parameters: Mapping[str, Any] | None = None,
-        samples: Sequence[Mapping[str, Any]] | None = None,
-        verbose: bool = True,
-    ) -> None:
-        """Write the results of an evaluation to ``data_dir_to_save_evals``, then print them."""
-        evaluation = Evaluation(
-            task=task_name or f"{self.name or type(self).__name__}_eval",
-            metrics=metrics,
-            samples=samples or (),
-            model_name=model_name or self._model_name(),
-            started=start_time,
-            ended=end_time,
-            generation_parameters={"max_new_tokens": self.config.max_token_length, **(generation_parameters or {})},
-            made_with={"seed": self.config.seed, "step": self.curr_step},
-        )
-        folder = self.config.data_dir_to_save_evals
-        if folder:
-            await asyncio.to_thread(evaluation.write, Path(folder))
-        else:
-            logger.warning("the results are not kept: --env.data_dir_to_save_evals names a folder for them")
-        if verbose:
-            sys.stdout.write(evaluation.table() + "\n")
-
-    def _model_name(self) -> str | None:
-        return self.server.servers[0].config.model_name if self.server.servers else None
-
     # What environments read and set
 
     @property
@@ -478,12 +365,3 @@ class BaseEnv(ABC):
     def jsonl_writer(self) -> GroupRecorder | None:
         """Where groups are recorded."""
         return self.recorder
-
-
-def _variable(name: str | None) -> str | None:
-    """A secret from the environment. Raises: ConfigError where it is named but not set."""
-    if name is None:
-        return None
-    if not os.environ.get(name):
-        raise ConfigError(f"--env.rollout_server_token_env names {name}, which is not set in the environment")
-    return os.environ[name]

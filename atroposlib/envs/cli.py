@@ -3,7 +3,7 @@
 0    done
 1    the run failed; what raised is shown
 2    a setting is wrong: one message that names it
-130  stopped by Ctrl-C (143 by SIGTERM), after a clean end; a second signal does not wait
+130  stopped by Ctrl-C (143 by SIGTERM), after a clean end; a second signal does not wait for it
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
@@ -181,27 +182,30 @@ async def _run_async(env: BaseEnv, mode: Mode, settings: Settings, stopped_by: l
 
 @contextmanager
 def _signals_cancel(stopped_by: list[int]) -> Iterator[None]:
-    """The first SIGINT or SIGTERM cancels the running task; the next one has its usual effect."""
+    """The first SIGINT or SIGTERM cancels the running task; the second one ends clean-up too, the third the process.
+
+    Plain handlers, not the loop's, so that they work while an environment's code blocks the loop.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    numbers = (signal.SIGINT, signal.SIGTERM)
 
-    def stop(number: int) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         stopped_by.append(number)
-        for each in numbers:
-            loop.remove_signal_handler(each)
+        if len(stopped_by) > 1:
+            for each in usual:
+                signal.signal(each, signal.SIG_DFL)
+            raise KeyboardInterrupt
         if task is not None:
-            task.cancel()
+            loop.call_soon_threadsafe(task.cancel)
 
-    for number in numbers:
-        loop.add_signal_handler(number, stop, number)
+    usual = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        for number, handler in usual.items():
+            signal.signal(number, handler)
 
 
 # what a run says at its end

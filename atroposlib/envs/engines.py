@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -95,6 +96,13 @@ def _choose_tokenizer(env: BaseEnv, facts: EngineFacts, settings: Settings) -> N
     if "tokenizer_name" in settings.env.model_fields_set:
         return
     named = env.server.servers[0].config.tokenizer_name
-    chosen = named if named != "none" else facts.model_name
+    chosen = named if named != "none" else _home_of(facts)
     if chosen and chosen != "default":
         env.config.tokenizer_name = chosen
+
+
+def _home_of(facts: EngineFacts) -> str:
+    """Where the model was loaded from, unless that is a folder of another machine; else its name."""
+    root = facts.model_root
+    elsewhere = Path(root).is_absolute() and not Path(root).is_dir()
+    return facts.model_name if not root or elsewhere else root

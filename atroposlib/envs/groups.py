@@ -139,6 +139,8 @@ class Admission:
             return "a score is no finite number"
         if self.config.ensure_scores_are_not_same and len(scores) > 1 and len(set(scores)) == 1:
             return "all scores are the same"
+        if self.sending and any((one or {}).get("trainable") is False for one in group.get("overrides") or ()):
+            return "not trainable"
         if self.longest > 0 and any(len(tokens) > self.longest for tokens in group.get("tokens") or ()):
             return f"longer than {self.longest} tokens"
         if self.sending or group.get("tokens"):

@@ -1,13 +1,15 @@
-"""Secrets never reach a file, a tracker or an error message."""
+"""Secrets come from the environment and never reach a file, a tracker or an error message."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
 
+from atroposlib.errors import ConfigError
 from atroposlib.tracking import json_value
 
 MASK: Final = "***"
@@ -22,6 +24,15 @@ _SECRET = re.compile(
 def is_secret(name: str) -> bool:
     """Whether a setting of this name holds a secret: ``api_key`` does, ``api_key_env`` and ``max_token`` do not."""
     return _SECRET.search(name.replace("-", "_")) is not None
+
+
+def secret_from(variable: str | None) -> str | None:
+    """A secret from the environment variable that a setting names. Raises: ConfigError where it is not set."""
+    if variable is None:
+        return None
+    if not os.environ.get(variable):
+        raise ConfigError(f"a setting names the environment variable {variable}, which is not set")
+    return os.environ[variable]
 
 
 def masked(values: Any, name: str = "") -> Any:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.25
+SHORTEST_POLL_S = 0.02
 REGISTER_POLL_S = 1.0
 SAY_EVERY_S = 30.0
 SEND_AT_END_S = 30.0
@@ -48,6 +49,7 @@ async def _collect(env: BaseEnv) -> None:
             if env.curr_step >= env.config.total_steps:
                 break
             await env.add_train_workers()
+        await asyncio.sleep(SHORTEST_POLL_S)
         await env.pool.wait(POLL_S)
     logger.info("%d steps are done", env.curr_step)
     env.pool.cancel_workers()

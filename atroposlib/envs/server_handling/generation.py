@@ -37,5 +37,7 @@ class EngineFacts:
     model_name: str = ""
     max_model_len: int | None = None
     """The longest sequence in tokens, prompt and completion together, where the engine says so."""
+    model_root: str = ""
+    """The folder or Hub name that the model was loaded from, where the engine says so; its tokenizer is there too."""
     engine: str = ""
     """The dialect that was spoken: ``openai``, ``vllm``, ``sglang``, ``trl`` or ``scripted``."""

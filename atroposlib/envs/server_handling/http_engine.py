@@ -97,11 +97,14 @@ class HttpEngine(APIServer):
         if self._facts is None:
             model = await self._model()
             reason = await self._why_not_token_exact()
+            card = await self._card(model)
+            longest, root = card.get("max_model_len"), card.get("root")
             self._facts = EngineFacts(
                 token_exact=not reason,
                 reason=reason,
                 model_name=model,
-                max_model_len=await self._max_model_len(model),
+                max_model_len=longest if isinstance(longest, int) else None,
+                model_root=root if isinstance(root, str) else "",
                 engine=self.config.server_type,
             )
         return self._facts
@@ -147,11 +150,9 @@ class HttpEngine(APIServer):
         listed = answer.get("data") if isinstance(answer, dict) else None
         return [model for model in listed or [] if isinstance(model, dict) and model.get("id")]
 
-    async def _max_model_len(self, model: str) -> int | None:
-        for entry in await self._models():
-            if entry["id"] == model and isinstance(entry.get("max_model_len"), int):
-                return int(entry["max_model_len"])
-        return None
+    async def _card(self, model: str) -> dict[str, Any]:
+        """What the engine lists about a model; empty where it lists nothing."""
+        return next((entry for entry in await self._models() if entry["id"] == model), {})
 
     # the four requests
 

@@ -119,6 +119,7 @@ class ServerManager:
             reason=chosen.reason,
             model_name=chosen.model_name,
             max_model_len=min(lengths, default=None),
+            model_root=chosen.model_root,
             engine=chosen.engine,
         )
 

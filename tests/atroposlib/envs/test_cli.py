@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from aiohttp import web
 
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig, ServerBaseline
 from tests.atroposlib.envs.counting_env import CountingEnv
 from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, serving
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Runs write where they are started unless told otherwise."""
+    monkeypatch.chdir(tmp_path)
 
 
 def run(env_class: type[BaseEnv], *words: str) -> int:
@@ -64,8 +73,7 @@ def test_a_second_run_writes_to_a_new_file(tmp_path):
     ]
 
 
-def test_process_writes_to_the_data_folder_unless_told_otherwise(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_process_writes_to_the_data_folder_unless_told_otherwise(tmp_path):
     assert run(CountingEnv, "process", "--env.total_steps", "1") == 0
     assert len(lines(tmp_path / "data" / "counting.jsonl")) == 1
     assert (tmp_path / "data" / "counting.html").read_text().count("nothing") >= 2
@@ -91,15 +99,13 @@ def test_a_group_of_one_is_a_group(tmp_path):
     assert [len(group["tokens"]) for group in lines(path)] == [1, 1]
 
 
-def test_a_run_without_a_path_keeps_going_when_items_run_out(tmp_path, monkeypatch, caplog):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_without_a_path_keeps_going_when_items_run_out(tmp_path, caplog):
     assert run(CountingEnv, "process", "--env.items", "3", "--env.total_steps", "9") == 0
     assert len(lines(tmp_path / "data" / "counting.jsonl")) == 3
     assert "3 of 9 groups were made" in caplog.text
 
 
-def test_a_run_that_collects_nothing_ends_and_says_why(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_that_collects_nothing_ends_and_says_why(tmp_path, capsys):
     assert run(CountingEnv, "process", "--env.fail_every", "1") == 1
     assert "16 items in a row gave no group: RuntimeError (" in capsys.readouterr().err
     assert list(tmp_path.rglob("*.jsonl")) == []
@@ -117,25 +123,23 @@ def test_groups_that_are_left_out_do_not_count(tmp_path):
     assert [group["tokens"][0][0] for group in lines(path)] == [2, 4, 6]
 
 
-def test_a_run_whose_only_trouble_is_the_engine_says_so(tmp_path, monkeypatch, capsys):
+def test_a_run_whose_only_trouble_is_the_engine_says_so(tmp_path, capsys):
     class DefaultPorts(CountingEnv):
         @classmethod
         def config_init(cls):
             config, _ = super().config_init()
             return config.model_copy(update={"ask_engine": True}), ServerBaseline(max_retries=0)
 
-    monkeypatch.chdir(tmp_path)
     assert run(DefaultPorts, "process", "--env.total_steps", "1") == 2
     assert "--openai.base_url" in capsys.readouterr().err
 
 
-def test_an_environment_that_needs_no_engine_runs_with_the_default_one_absent(tmp_path, monkeypatch):
+def test_an_environment_that_needs_no_engine_runs_with_the_default_one_absent(tmp_path):
     class Default(CountingEnv):
         @classmethod
         def config_init(cls):
             return super().config_init()[0], ServerBaseline()
 
-    monkeypatch.chdir(tmp_path)
     assert run(Default, "process", "--env.total_steps", "1") == 0
 
 
@@ -226,6 +230,42 @@ async def test_several_models_are_listed_in_the_error(capsys):
     assert "first, second" in capsys.readouterr().err
 
 
+class RootedEngine(StubEngine):
+    """Says where its model was loaded from."""
+
+    root = ""
+
+    async def _models(self, request):
+        return web.json_response({"data": [{"id": name, "root": self.root} for name in self.models]})
+
+
+@pytest.mark.parametrize(
+    ("root", "words", "expected"),
+    [
+        ("{tmp}", [], "{tmp}"),
+        ("org/model", [], "org/model"),
+        ("/of/another/machine", [], "stub"),
+        ("", [], "stub"),
+        ("{tmp}", ["--env.tokenizer_name", "mine"], "mine"),
+        ("{tmp}", ["--openai.tokenizer_name", "theirs"], "theirs"),
+    ],
+)
+async def test_the_tokenizer_is_the_models_own_unless_another_is_named(tmp_path, root, words, expected):
+    names = []
+
+    class Noting(ChatEnv):
+        async def setup(self):
+            await super().setup()
+            names.append(self.config.tokenizer_name)
+
+    engine = RootedEngine()
+    engine.root = root.format(tmp=tmp_path)
+    async with serving(engine) as url:
+        words = ["process", "--env.total_steps", "1", "--openai.base_url", url, *words]
+        assert await asyncio.to_thread(run, Noting, *words) == 0
+    assert names == [expected.format(tmp=tmp_path)]
+
+
 def test_an_engine_that_is_not_there_is_named(capsys):
     assert run(ChatEnv, "process") == 2
     assert "http://127.0.0.1:9/v1" in capsys.readouterr().err
@@ -298,7 +338,6 @@ def test_a_tokenizer_that_is_not_found_is_an_error_that_names_the_flag(tmp_path,
             self.tokenizer.encode("x")
             return await super().collect_trajectory(item)
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert run(Tokenizing, "process", "--env.tokenizer_name", str(tmp_path / "absent")) == 2
     assert "--env.tokenizer_name" in capsys.readouterr().err
@@ -321,7 +360,8 @@ def test_an_environment_with_a_setting_that_must_be_given_asks_for_it(capsys):
 def test_a_program_runs_as_a_process_of_its_own(tmp_path):
     command = [sys.executable, "-m", "tests.atroposlib.envs.counting_env", "process", "--env.total_steps", "2"]
     path = tmp_path / "groups.jsonl"
-    ended = subprocess.run([*command, "--data_path_to_save_groups", str(path)], capture_output=True, text=True)
+    words = [*command, "--data_path_to_save_groups", str(path)]
+    ended = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
     assert len(lines(path)) == 2
     assert f"python -m tests.atroposlib.envs.counting_env process --show {path}" in ended.stdout
@@ -329,6 +369,7 @@ def test_a_program_runs_as_a_process_of_its_own(tmp_path):
 
 def test_importing_the_base_environment_is_light():
     code = "import sys, atroposlib.envs.base; print(','.join(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(",")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = ended.stdout.strip().split(",")
     heavy = {"torch", "transformers", "openai", "fastapi", "wandb", "datasets", "aiohttp", "numpy", "yaml"}
     assert heavy.isdisjoint(loaded)

@@ -272,6 +272,42 @@ async def test_metrics_are_written_at_each_step_without_wandb(url, tmp_path):
 # the end
 
 
+async def test_a_second_signal_does_not_wait_for_a_clean_up_that_hangs(url):
+    trainer = Trainer(url)
+    await trainer.register(num_steps=100)
+    program = "from tests.atroposlib.envs.test_serving import Hanging; Hanging.cli()"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, "serve", "--env.rollout_server_url", url, "--env.seconds", "60"),
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        await trainer.start()
+        assert await process.stdout.readline() == b"collecting\n"
+        process.send_signal(signal.SIGTERM)
+        assert await process.stdout.readline() == b"cleaning up\n"
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+    assert process.returncode == 143
+
+
+class Hanging(CountingEnv):
+    """Never done with its clean-up."""
+
+    async def get_next_item(self) -> Any:
+        return await super().get_next_item() if self.count == 0 else None
+
+    async def collect_trajectories(self, item: Any) -> Any:
+        sys.stdout.write("collecting\n")
+        sys.stdout.flush()
+        return await super().collect_trajectories(item)
+
+    async def cleanup(self) -> None:
+        sys.stdout.write("cleaning up\n")
+        sys.stdout.flush()
+        await asyncio.sleep(600)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 async def test_a_signal_ends_a_serving_process_cleanly(url, tmp_path, number, code):
     trainer = Trainer(url)
