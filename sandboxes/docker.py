@@ -8,9 +8,9 @@ those of ``sandboxes.base``:
 - a start that fails or is cancelled leaves no container behind, and says which step went wrong;
 - where the container dies, every call raises ``SandboxClosed`` with the reason.
 
-The working folder and ``/tmp`` are in memory, bounded by ``disk_mb`` and by a share of ``memory_mb``, as their files
-count as memory. A working folder in which the image has files stays the image's own, on disk, and is given to the
-box's user; there ``disk_mb`` bounds each file.
+The working folder, ``/tmp`` and the home of ``agent`` are in memory, each bounded by ``disk_mb``; the limit on memory
+is ``memory_mb`` and ``disk_mb`` together, since files in memory count. A working folder in which the image has files
+stays the image's own, on disk, and is given to the box's user; there ``disk_mb`` bounds each file.
 
 Where this process dies, the daemon closes the runner's input and the runner ends all that runs in the box; the stopped
 container is left to ``sandboxes.reaper``.
@@ -37,6 +37,7 @@ from sandboxes.docker_container import Container
 from sandboxes.docker_stream import attach
 from sandboxes.errors import SandboxError, SandboxStartError
 from sandboxes.image_store import Image, find_image
+from sandboxes.rootfs import AGENT_UID
 from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AGENT = "1000"
+AGENT = str(AGENT_UID)
 """The user of a box where the spec names none; it need not be in the image's list of users."""
 STARTS_AT_ONCE = 4
 """The daemon starts no more boxes per second when asked for more at once; each only waits longer."""

@@ -17,6 +17,7 @@ from sandboxes.base import SandboxSpec
 from sandboxes.errors import SandboxError, SandboxStartError, SandboxUnavailable
 from sandboxes.image_store import Image
 from sandboxes.ownership import container_labels
+from sandboxes.rootfs import AGENT_HOME, AGENT_UID
 from sandboxes.runner_file import RUNNER, runner_archive, runner_digest
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Container:
 
         spec = self._spec
         file_limit = (spec.disk_mb + 1) * _MIB
+        memory = (spec.memory_mb + spec.disk_mb) * _MIB  # files in memory are counted with it
         return {
             "network_mode": spec.network,
             **({"dns": ["127.0.0.1"], "dns_search": ["."]} if spec.network == "none" else {}),  # not the host's
@@ -112,8 +114,8 @@ class Container:
             "cap_add": list(CAPABILITIES),
             "security_opt": ["no-new-privileges"],
             "pids_limit": spec.pids + _RUNNER_PIDS,
-            "mem_limit": spec.memory_mb * _MIB,
-            "memswap_limit": spec.memory_mb * _MIB,
+            "mem_limit": memory,
+            "memswap_limit": memory,
             "cpu_period": _CPU_PERIOD_US,
             "cpu_quota": max(1000, int(spec.cpus * _CPU_PERIOD_US)),
             "tmpfs": self._tmpfs(),
@@ -125,17 +127,14 @@ class Container:
         }
 
     def _tmpfs(self) -> dict[str, str]:
-        """Folders in memory over all that any user may write to.
-
-        Their pages count as memory of the box, so they are cut to sizes that cannot use all of it up: a command that
-        fills them is told so (ENOSPC) instead of being killed.
-        """
-        disk_mb = min(self._spec.disk_mb, self._spec.memory_mb // 2)
-        small_mb = min(disk_mb // 4, _SMALL_TMPFS_MB)
+        """Folders in memory over those of a usual image that its user may write to."""
+        disk_mb = self._spec.disk_mb
+        small_mb = min(disk_mb, _SMALL_TMPFS_MB)
         folders = {
-            "/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={disk_mb // 2}m",
+            "/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={disk_mb}m",
             "/var/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={small_mb}m",
             "/run": f"rw,noexec,nosuid,nodev,mode=755,size={small_mb}m",
+            AGENT_HOME: f"rw,exec,nosuid,nodev,mode=755,uid={AGENT_UID},gid={AGENT_UID},size={disk_mb}m",
         }
         if not self.keeps_workdir_of_image:
             folders[self._spec.workdir] = f"rw,exec,nosuid,nodev,mode=755,size={disk_mb}m"

@@ -23,8 +23,9 @@ Report = Callable[[str], None]
 DEBIAN_SUITE = "bookworm"
 DEBIAN_PACKAGES = ("bash", "ca-certificates", "git", "procps", "python-is-python3", "python3", "python3-pytest")
 AGENT_UID = 1000
+AGENT_HOME = "/home/agent"
 
-_AGENT_PASSWD = f"agent:x:{AGENT_UID}:{AGENT_UID}::/workspace:/bin/sh\n"
+_AGENT_PASSWD = f"agent:x:{AGENT_UID}:{AGENT_UID}::{AGENT_HOME}:/bin/sh\n"
 _AGENT_GROUP = f"agent:x:{AGENT_UID}:\n"
 _NEEDLESS = (
     "etc/resolv.conf",
@@ -89,6 +90,9 @@ def _finish_debian(root: Path) -> None:
     for name in _FOLDERS_TO_KEEP:
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "etc/hostname").write_text("sandbox\n")
+    home = root / AGENT_HOME.lstrip("/")
+    home.mkdir(parents=True)
+    os.chown(home, AGENT_UID, AGENT_UID)
     for name, line in (("passwd", _AGENT_PASSWD), ("group", _AGENT_GROUP)):
         with (root / "etc" / name).open("a") as file:
             file.write(line)

@@ -167,7 +167,7 @@ async def test_the_environment_of_the_spec_reaches_commands(busybox_image):
 
 
 async def test_a_command_that_eats_memory_is_killed_and_the_box_lives(busybox_image):
-    async with box_of(busybox_image, memory_mb=48) as box:
+    async with box_of(busybox_image, memory_mb=48, disk_mb=16) as box:
         hog = await box.exec("awk 'BEGIN { s = \"x\"; while (1) s = s s }'")
         assert hog.exit_code == 137
         assert (await box.exec("echo alive")).stdout == b"alive\n"
@@ -303,7 +303,7 @@ async def test_a_start_that_fails_leaves_no_container_and_names_the_step(busybox
     with pytest.raises(SandboxStartError, match=r"/etc/passwd/nested .* could not be looked at"):
         await docker.start(SandboxSpec(image=busybox_image, workdir="/etc/passwd/nested", labels={RUN_LABEL: run_id}))
     with pytest.raises(SandboxStartError, match="could be created"):
-        await docker.start(SandboxSpec(image=busybox_image, memory_mb=1, labels={RUN_LABEL: run_id}))
+        await docker.start(SandboxSpec(image=busybox_image, memory_mb=1, disk_mb=1, labels={RUN_LABEL: run_id}))
     assert containers_of(docker_client, run_id) == []
 
 
