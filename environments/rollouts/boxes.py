@@ -21,9 +21,8 @@ BACKENDS_WITH_IMAGES = ("docker", "auto")
 
 def check_backend_name(name: str) -> None:
     """Raises: ConfigError for a backend that does not exist."""
-    known = [*backends(), "auto"] if "auto" not in backends() else list(backends())
-    if name not in known:
-        raise ConfigError(f"unknown terminal_backend {name!r}; known are {', '.join(known)}")
+    if name not in backends():
+        raise ConfigError(f"unknown terminal_backend {name!r}; known are {', '.join(backends())}")
 
 
 async def prepare_backend(name: str, image: str | None) -> None:
@@ -46,9 +45,8 @@ async def prepare_backend(name: str, image: str | None) -> None:
 def plan_of(
     config: HermesAgentEnvConfig, spec: SandboxSpec, prepare: Callable[[Workspace], Awaitable[None]] | None
 ) -> BoxPlan:
-    """The plan of a box; ``auto`` means Docker for a box with an image."""
-    backend = "docker" if config.terminal_backend == "auto" and spec.image else config.terminal_backend
-    return BoxPlan(backend, spec, float(config.terminal_timeout), prepare, config.grading_env)
+    """The plan of a box as the settings describe it."""
+    return BoxPlan(config.terminal_backend, spec, float(config.terminal_timeout), prepare, config.grading_env)
 
 
 async def refuse_unbound(workspace: Workspace) -> None:

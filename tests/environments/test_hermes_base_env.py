@@ -451,11 +451,10 @@ def test_the_default_backend_is_docker_and_the_defaults_of_old_hold():
     assert config.build_budget_config().turn_budget == 200_000
 
 
-def test_an_item_may_name_its_image_and_auto_then_means_docker():
-    env = make("hi", terminal_backend="auto")
-    plan = env._plan({"word": "x", "docker_image": "python:3.12"})
-    assert (plan.backend, plan.spec.image) == ("docker", "python:3.12")
-    assert env._plan({"word": "x"}).backend == "auto"
+def test_an_item_may_name_its_image():
+    env = make("hi", docker_image="debian:12")
+    assert env.sandbox_spec({"word": "x", "docker_image": "python:3.12"}).image == "python:3.12"
+    assert env.sandbox_spec({"word": "x"}).image == "debian:12"
 
 
 # -- what is told

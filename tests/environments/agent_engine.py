@@ -1,0 +1,116 @@
+"""An engine over HTTP that plays an agent with a terminal: it runs one command, then answers; it also judges answers.
+
+It speaks both forms of stock vLLM, chat and token ids, over a tokenizer of bytes that ``save_tokenizer`` puts on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, logprob, serving
+
+COMMAND = "echo 'def test_sum(): assert 1 + 1 == 2' > test.py && cat test.py"
+CALL = {"name": "terminal", "arguments": {"command": COMMAND}}
+ANSWER = "I looked, and it is so."
+VERDICTS = ('{"score": 0.75}', '{"score": 0.25}')
+CHATML = (
+    "{%- if tools %}<|im_start|>system\n"
+    "{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{%- endif %}"
+    "{%- for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{%- for call in message.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>{%- endfor %}<|im_end|>\n{%- endfor %}"
+    "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
+)
+
+
+def make_tokenizer() -> Any:
+    """One token per byte, and the marks of ChatML."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: index for index, letter in enumerate([*marks, *alphabet])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(marks)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = CHATML
+    return tokenizer
+
+
+class AgentEngine(StubEngine):
+    """One command per rollout. Verdicts alternate, so that a group's rewards differ."""
+
+    def __init__(self, *, gives_ids: bool = True) -> None:
+        super().__init__(gives_ids=gives_ids)
+        self.tokenizer = make_tokenizer()
+        self.verdicts = 0
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": name, "max_model_len": 65536} for name in self.models]})
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        if "You grade an answer" in str(body["messages"][0]["content"]):
+            message["content"] = VERDICTS[self.verdicts % 2]
+            self.verdicts += 1
+        elif body["messages"][-1]["role"] == "tool":
+            message["content"] = ANSWER
+        else:
+            function = {"name": CALL["name"], "arguments": json.dumps(CALL["arguments"])}
+            message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+        return self._answer("chat.completion", [choice])
+
+    async def _completions(self, request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        prompt = body["prompt"] if isinstance(body["prompt"], list) else self.tokenizer.encode(body["prompt"])
+        first = "<|im_start|>tool" not in self.tokenizer.decode(prompt)
+        text = f"<tool_call>\n{json.dumps(CALL)}\n</tool_call>" if first else ANSWER
+        ids = [*self.tokenizer.encode(text), self.tokenizer.eos_token_id][: body.get("max_tokens") or 16]
+        choice = self._choice(0, prompt, ids)
+        choice["text"] = text
+        choice["finish_reason"] = "stop" if ids[-1] == self.tokenizer.eos_token_id else "length"
+        if self.gives_ids:
+            choice["logprobs"] = {"token_logprobs": [logprob(i, token) for i, token in enumerate(ids)]}
+        return self._answer("text_completion", [choice])
+
+
+@contextmanager
+def serving_in_a_thread(engine: AgentEngine, port: int = 0) -> Iterator[str]:
+    """Serve it for programs that are started meanwhile; yields its URL without a path."""
+    ready, done = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        async with serving(engine, port):
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield engine.url
+    finally:
+        loops[0].call_soon_threadsafe(done.set)
+        thread.join(20)
+
+
+def save_tokenizer(folder: Path) -> Path:
+    """A folder as ``--env.tokenizer_name`` takes it."""
+    make_tokenizer().save_pretrained(folder)
+    return folder
