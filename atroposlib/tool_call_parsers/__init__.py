@@ -1,6 +1,17 @@
 """Text → tool calls, one file per format. No engine is needed, and none of its code."""
 
-from atroposlib.tool_call_parsers import hermes as _hermes
+from atroposlib.tool_call_parsers import (
+    deepseek_v3,
+    deepseek_v3_2,
+    glm,
+    hermes,
+    kimi_k2,
+    llama,
+    longcat,
+    minimax,
+    mistral,
+    qwen3_coder,
+)
 from atroposlib.tool_call_parsers.base import CallSpan, ParsedMessage, ToolCall, ToolCallParser, ToolSchemas
 from atroposlib.tool_call_parsers.registry import get_parser, list_parsers, register_parser
 
@@ -15,4 +26,5 @@ __all__ = [
     "register_parser",
 ]
 
-del _hermes
+FORMATS = (deepseek_v3, deepseek_v3_2, glm, hermes, kimi_k2, llama, longcat, minimax, mistral, qwen3_coder)
+"""The files of the formats; importing them registers what they hold."""

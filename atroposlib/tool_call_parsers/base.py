@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ UNREADABLE_NAME = "unreadable_tool_call"
 """Name of a call that names no tool."""
 
 MAX_CALLS = 256
-"""Blocks of calls that are read in one message; it bounds the time a hostile text can take."""
+"""Calls that are read in one message; it bounds the time a hostile text can take."""
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -112,8 +112,22 @@ class ToolCallParser(ABC):
         return f"call_{uuid.uuid4().hex[:24]}" if number is None else f"call_{number:08x}"
 
     def _with_ids(self, calls: Iterable[ToolCall], first: int | None) -> Iterator[ToolCall]:
+        taken: set[str] = set()
         for offset, call in enumerate(calls):
-            yield call if call.id else replace(call, id=self.make_id(None if first is None else first + offset))
+            number = None if first is None else first + offset
+            id = fresh_id(call.id or self.make_id(number), taken)
+            taken.add(id)
+            yield replace(call, id=id)
+
+
+def fresh_id(id: str, taken: Container[str]) -> str:
+    """The id itself, or where it is taken the next one that is not: the number at its end is counted up."""
+    stem, _, number = id.rpartition(":")
+    count = int(number) + 1 if stem and number.isdecimal() else 2
+    stem = stem if stem and number.isdecimal() else id
+    while id in taken:
+        id, count = f"{stem}:{count}", count + 1
+    return id
 
 
 def end_of_thoughts(text: str) -> int:
@@ -155,15 +169,17 @@ def dump(value: Any) -> str:
 
 
 def _at_most(limit: int, spans: Iterable[CallSpan], text: str) -> Iterator[CallSpan]:
-    """The first spans; all that follows them as one call that could not be read."""
-    end = 0
-    for count, span in enumerate(spans):
-        if count == limit:
-            excess = ToolCall("", UNREADABLE_NAME, text[span.start :], f"more than {limit} calls in one message")
-            yield CallSpan(end, len(text), (excess,))
-            return
-        yield span
-        end = span.end
+    """The first calls; all that follows them as one call that could not be read."""
+    count = 0
+    for span in spans:
+        kept = span.calls[: limit - count]
+        count += len(span.calls)
+        if count <= limit:
+            yield span
+            continue
+        excess = ToolCall("", UNREADABLE_NAME, text[span.start :], f"there are more than {limit} calls in one message")
+        yield CallSpan(span.start, len(text), (*kept, excess))
+        return
 
 
 def _outside(text: str, spans: Sequence[CallSpan]) -> str | None:

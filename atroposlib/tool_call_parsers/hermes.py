@@ -69,11 +69,3 @@ class HermesParser(ToolCallParser):
 
 def _broken(raw: str, error: str) -> ToolCall:
     return ToolCall("", guess_name(raw) or UNREADABLE_NAME, raw, error)
-
-
-@register_parser("longcat")
-class LongcatParser(HermesParser):
-    """LongCat: the same between ``<longcat_tool_call>`` tags."""
-
-    open_tag = "<longcat_tool_call>"
-    close_tag = "</longcat_tool_call>"

@@ -11,6 +11,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from atroposlib.envs.server_handling.certificate import Certificate, digest
@@ -25,6 +26,7 @@ from atroposlib.envs.server_handling.server_baseline import APIServer
 from atroposlib.envs.server_handling.token_graph import Node, TokenGraph, check_sampled, ids_of, sequence_of
 from atroposlib.errors import ConfigError, ContextFull, NotTokenExact
 from atroposlib.tool_call_parsers import ParsedMessage, ToolCallParser, get_parser
+from atroposlib.tool_call_parsers.base import fresh_id
 
 if TYPE_CHECKING:
     from openai.types import Completion
@@ -86,7 +88,7 @@ class ManagedServer:
         """How often, and why, a turn did not continue an earlier one."""
         self._graph = TokenGraph()
         self._turns: list[Turn] = []
-        self._calls_read = 0
+        self._call_ids: set[str] = set()
 
     # asking the engine
 
@@ -305,10 +307,14 @@ class ManagedServer:
         return message, "tool_calls" if parsed.tool_calls and reason == "stop" else reason
 
     def _parse(self, said: str, tools: Any) -> ParsedMessage:
+        """Read the calls of an answer, no two of a rollout with one id."""
         assert self.tool_parser is not None
-        parsed = self.tool_parser.parse(said, tools, call_number=self._calls_read)
-        self._calls_read += len(parsed.tool_calls)
-        return parsed
+        parsed = self.tool_parser.parse(said, tools, call_number=len(self._call_ids))
+        calls = []
+        for call in parsed.tool_calls:
+            calls.append(replace(call, id=fresh_id(call.id, self._call_ids)))
+            self._call_ids.add(calls[-1].id)
+        return replace(parsed, tool_calls=tuple(calls))
 
     def _answer(self, kind: str, choices: list[Any], prompt_ids: list[int], answer: Generation) -> dict[str, Any]:
         sampled = sum(len(completion.ids) for completion in answer.completions)

@@ -1,7 +1,7 @@
 """The graph of a rollout: concatenation by construction, longest match, refusals with a reason."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atroposlib.envs.server_handling.generation import SampledTokens
@@ -101,6 +101,7 @@ requests = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(requests)
 def test_every_completion_is_found_again_after_exactly_its_prompt(requests):
     graph, expected = TokenGraph(), []
@@ -118,6 +119,7 @@ def test_every_completion_is_found_again_after_exactly_its_prompt(requests):
         )
 
 
+@settings(deadline=None)
 @given(requests)
 def test_the_match_is_the_deepest_walk_that_begins_the_prompt(requests):
     graph = TokenGraph()

@@ -1,0 +1,233 @@
+"""What holds for every format, with content that tries to break it."""
+
+import json
+import time
+
+import pytest
+from formats import IN_JSON, IN_TAGS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atroposlib.tool_call_parsers import ToolCallParser, get_parser, list_parsers, register_parser
+from atroposlib.tool_call_parsers.base import MAX_CALLS, UNREADABLE_NAME, CallSpan, ToolCall, fresh_id
+
+ALL = IN_JSON | IN_TAGS
+PARAMETERS = {
+    "text": {"type": "string"},
+    "count": {"type": "integer"},
+    "ratio": {"type": "number"},
+    "flag": {"type": "boolean"},
+    "items": {"type": "array"},
+    "nested": {"type": "object"},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": PARAMETERS}}}
+    for name in ("terminal", "read_file", "my.tool-2")
+]
+MARKS = [
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "</s>",
+    "[ARGS]",
+    "<|python_tag|>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_calls_section_end|>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<function=terminal>",
+    "</function>",
+    "<parameter=text>",
+    "</parameter>",
+    '<invoke name="terminal">',
+    "</invoke>",
+    "</｜DSML｜parameter>",
+    "</｜DSML｜invoke>",
+    "</think>",
+    '{"name": "terminal", "arguments": {',
+    '"parameters": {"text": "x"}}',
+    "```json",
+    "```",
+    '\\"',
+    '"',
+    "'",
+    "{",
+    "}",
+    "[",
+    "]",
+    "\\",
+    "\n",
+    "\u2028",
+]
+hostile = st.lists(st.sampled_from(MARKS) | st.text(max_size=12), max_size=12).map("".join)
+plain = st.text(alphabet="abc {}[]\"'\\\n\t:,.é🙂", max_size=40)
+names = st.sampled_from(["terminal", "read_file", "my.tool-2"])
+
+
+def arguments(text):
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "text": text,
+            "count": st.integers(-(10**12), 10**12),
+            "ratio": st.floats(allow_nan=False, allow_infinity=False, width=32),
+            "flag": st.booleans(),
+            "items": st.lists(text | st.integers(), max_size=3),
+            "nested": st.dictionaries(text, text, max_size=3),
+        },
+    )
+
+
+def calls(text):
+    return st.lists(st.tuples(names, arguments(text)), min_size=1, max_size=4)
+
+
+def read(parsed):
+    return [(call.name, json.loads(call.arguments)) for call in parsed.tool_calls]
+
+
+@pytest.mark.parametrize("name", IN_JSON)
+@settings(max_examples=40, deadline=None)
+@given(calls=calls(hostile))
+def test_json_calls_are_read_back_whatever_their_strings_hold(name, calls):
+    parser, write = IN_JSON[name]
+    parsed = get_parser(parser).parse(write(calls), TOOLS)
+    assert all(call.error is None for call in parsed.tool_calls)
+    assert read(parsed) == calls
+    assert parsed.content is None
+
+
+@pytest.mark.parametrize("name", IN_TAGS)
+@settings(max_examples=40, deadline=None)
+@given(calls=calls(plain))
+def test_tagged_calls_are_read_back_with_the_types_of_the_schema(name, calls):
+    parser, write = IN_TAGS[name]
+    parsed = get_parser(parser).parse(write(calls), TOOLS)
+    assert all(call.error is None for call in parsed.tool_calls)
+    assert read(parsed) == calls
+    assert parsed.content is None
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in ("llama_adjacent", "llama4_list")])
+def test_what_stands_before_and_after_is_content(name):
+    parser, write = ALL[name]
+    text = write([("terminal", {"text": "ls"}), ("read_file", {})])
+    parsed = get_parser(parser).parse(f"First I look.\n{text}\nThen I wait.", TOOLS)
+    assert parsed.content == "First I look.\nThen I wait."
+    assert read(parsed) == [("terminal", {"text": "ls"}), ("read_file", {})]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_calls_that_are_only_thought_of_are_no_calls(name):
+    parser, write = ALL[name]
+    thought = f"<think>I could {write([('terminal', {})])}</think>\n\n"
+    assert get_parser(parser).parse(thought + "No.", TOOLS).tool_calls == ()
+    parsed = get_parser(parser).parse(thought + write([("read_file", {})]), TOOLS)
+    assert read(parsed) == [("read_file", {})]
+    assert parsed.content == thought.rstrip()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_text_without_calls_is_left_as_it_is(name):
+    parser, _ = ALL[name]
+    for text in ("", " plain text \n", "a { b } c", '{"answer": 42}', "[1, 2]"):
+        parsed = get_parser(parser).parse(text, TOOLS)
+        assert (parsed.content, parsed.tool_calls) == (text, ())
+
+
+@pytest.mark.parametrize("name", ALL)
+@settings(max_examples=40, deadline=None)
+@given(text=hostile)
+def test_nothing_raises_and_a_broken_call_is_never_taken_for_a_good_one(name, text):
+    parser, write = ALL[name]
+    for written in (text, text + write([("terminal", {"text": "x"})]) + text, write([("terminal", {})])[: len(text)]):
+        parsed = get_parser(parser).parse(written, TOOLS)
+        assert len({call.id for call in parsed.tool_calls}) == len(parsed.tool_calls)
+        for call in parsed.tool_calls:
+            assert call.name
+            assert call.id
+            if call.error is None:
+                assert isinstance(json.loads(call.arguments), dict)
+            else:
+                assert call.name == UNREADABLE_NAME or not is_object(call.arguments)
+
+
+def is_object(text):
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_ids_are_unique_and_the_same_in_every_run_when_they_are_numbered(name):
+    parser, write = ALL[name]
+    text = write([("terminal", {})] * 3)
+    numbered = [call.id for call in get_parser(parser).parse(text, TOOLS, call_number=7).tool_calls]
+    again = [call.id for call in get_parser(parser).parse(text, TOOLS, call_number=7).tool_calls]
+    unnumbered = [call.id for call in get_parser(parser).parse(text, TOOLS).tool_calls]
+    assert numbered == again
+    assert len(set(numbered)) == len(set(unnumbered)) == 3
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("piece", ["{mark}", "{mark} ", '{mark}{{"name"', '{mark}{{"a":{{', "{begin}", '[{{"name"'])
+def test_the_time_grows_with_the_length_only(name, piece):
+    parser, write = ALL[name]
+    whole = write([("terminal", {"text": "x"})])
+    mark = MARK_OF.get(parser, "<tool_call>")
+    text = piece.format(mark=mark, begin=whole[: len(whole) // 2]) * 20_000
+    started = time.process_time()
+    parsed = get_parser(parser).parse(text, TOOLS)
+    assert time.process_time() - started < 2.0
+    assert len(parsed.tool_calls) <= MAX_CALLS + 1
+
+
+MARK_OF = {
+    "mistral": "[TOOL_CALLS]",
+    "llama3_json": "<|python_tag|>",
+    "llama4_json": "<|python_tag|>",
+    "deepseek_v3": "<｜tool▁call▁begin｜>",
+    "deepseek_v3_1": "<｜tool▁call▁begin｜>",
+    "kimi_k2": "<|tool_call_begin|>",
+    "qwen3_coder": "<function=terminal>",
+    "minimax": '<invoke name="terminal">',
+    "deepseek_v3_2": '<｜DSML｜invoke name="terminal">',
+    "longcat": "<longcat_tool_call>",
+}
+
+
+def test_all_formats_are_listed():
+    wanted = {"hermes", "qwen", "longcat", "mistral", "llama3_json", "llama4_json", "deepseek_v3", "deepseek_v3_1"}
+    wanted |= {"deepseek_v31", "kimi_k2", "glm45", "glm47", "qwen3_coder", "deepseek_v3_2", "minimax"}
+    assert wanted <= set(list_parsers())
+
+
+def test_an_unknown_format_is_an_error_with_the_list():
+    with pytest.raises(KeyError, match="hermes"):
+        get_parser("nonsense")
+
+
+def test_a_format_of_ones_own_can_be_registered():
+    @register_parser("shouting_test_format")
+    class Shouting(ToolCallParser):
+        def find_calls(self, text, schemas):
+            yield CallSpan(0, len(text), (ToolCall("", text.lower(), "{}"),))
+
+    parsed = get_parser("shouting_test_format").parse("LS")
+    assert parsed.tool_calls[0].name == "ls"
+    assert parsed.content is None
+
+
+def test_a_taken_id_is_counted_up():
+    assert fresh_id("functions.ls:0", {"functions.ls:0", "functions.ls:1"}) == "functions.ls:2"
+    assert fresh_id("call_1", {"call_1"}) == "call_1:2"
+    assert fresh_id("call_1", set()) == "call_1"
