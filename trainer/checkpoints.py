@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 import time
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"step_(\d+)")
 _EXTRA = "trainer"
+_RUN_ID = "run_id"
+_OF_ONE_RUN = ("metrics.jsonl", "run.json", _RUN_ID)
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,17 @@ class CheckpointFolder:
             raise CheckpointError(f"The checkpoint {target} could not be written: {error}") from error
         return Checkpoint(target, step)
 
+    def run_id(self) -> str:
+        """A name for the run in this folder: new where there is none, the same for a trainer that comes back."""
+        path = self.folder / _RUN_ID
+        if not path.exists():
+            path.write_text(secrets.token_hex(4))
+        return path.read_text()
+
     def set_aside_earlier_run(self) -> None:
         """Move what an earlier run left to ``runs/<time>/``, so that this one begins with an empty folder."""
         leftovers = [one.path for one in self.all()]
-        leftovers += [path for name in ("metrics.jsonl", "run.json") if (path := self.folder / name).exists()]
+        leftovers += [path for name in _OF_ONE_RUN if (path := self.folder / name).exists()]
         if leftovers:
             aside = self.folder / "runs" / time.strftime("%Y%m%d-%H%M%S")
             aside.mkdir(parents=True, exist_ok=True)

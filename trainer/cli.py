@@ -25,12 +25,12 @@ def run_program(
     except UsageError as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return 2
-    except TrainerError as error:
-        logger.error("%s", error)  # noqa: TRY400 the message says it all
-        return 1
     except Interrupted as end:
         logger.info("%s", end)
         return end.exit_code
+    except TrainerError as error:
+        logger.error("%s", error)  # noqa: TRY400 the message says it all
+        return 1
     except KeyboardInterrupt:
         return 130
     return 0

@@ -69,7 +69,7 @@ class TrainingRun:
         with self._ending_on_signals():
             try:
                 self._publish(step)
-                self._source.register(registration_of(config, step))
+                self._source.register(registration_of(config, self._checkpoints.run_id(), step))
                 while step < config.training_steps and self._signal is None:
                     self._train_on_next_batch(step, tracker)
                     step += 1

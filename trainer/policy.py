@@ -37,7 +37,9 @@ def load_policy(name: str, *, device: str = "cpu", dtype: str = "float32") -> Po
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # it would stand between the lines of the log at every checkpoint
     folder = _folder(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)

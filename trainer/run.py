@@ -41,7 +41,7 @@ def train(config: TrainerConfig) -> None:
         logger.info("Going on from %s.", checkpoint.path)
     sink = _sink(config, policy)
     try:
-        if checkpoint is None:
+        if config.resume is None:
             folder.set_aside_earlier_run()
         run = TrainingRun(config, policy, learner, sink, source, folder)
         run.train(checkpoint.step if checkpoint else 0)

@@ -104,14 +104,14 @@ class TrajectorySource:
             raise Stopped
 
 
-def registration_of(config: TrainerConfig, step: int) -> Registration:
-    """What this trainer tells the server about its run."""
+def registration_of(config: TrainerConfig, run_id: str, step: int) -> Registration:
+    """What this trainer tells the server about its run. The server knows one that comes back by group and folder."""
     return Registration(
-        wandb_group=config.wandb_group or "grpo",
+        wandb_group=config.wandb_group or f"grpo-{run_id}",
         wandb_project=config.wandb_project or "atropos",
         batch_size=config.sequences_per_step,
         max_token_len=config.seq_len,
-        checkpoint_dir=str(config.save_path),
+        checkpoint_dir=str(config.save_path.resolve()),
         save_checkpoint_interval=config.checkpoint_interval,
         starting_step=step,
         num_steps=config.training_steps,

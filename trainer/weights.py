@@ -85,10 +85,18 @@ class ExternalEngine:
             call = {"method": "reload_weights", "kwargs": {"weights_path": str(path.resolve())}}
             self._client.post("/collective_rpc", call)
             self._client.post("/reset_prefix_cache")
-            self._client.post("/update_weight_version", {"new_version": version})
+            self._name_version(version)
         for older in self._folder.glob("version_*"):
             if older != path:
                 shutil.rmtree(older)
+
+    def _name_version(self, version: str) -> None:
+        try:
+            self._client.post("/update_weight_version", {"new_version": version})
+        except Refused as error:
+            if error.status not in (404, 405):
+                raise
+            logger.warning("%s stamps no weight versions; samples will not tell their age.", self._client.base_url)
 
     @contextmanager
     def _paused(self) -> Iterator[None]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.trainer.tiny_model import make_model
 from trainer.engine.sampler import BatchSampler
@@ -14,6 +16,7 @@ from trainer.engine.sampling import SamplingParams
 from trainer.engine.sequence import Completion, Sequence
 
 END = frozenset({2})
+MODEL = make_model()
 
 
 def _sequence(prompt: list[int], **params: object) -> Sequence:
@@ -152,3 +155,39 @@ def test_a_cancelled_sequence_leaves_and_the_others_go_on() -> None:
     while sampler.busy:
         sampler.step()
     assert len(staying.future.result(timeout=0).token_ids) == 6
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 5),
+    cache_tokens=st.integers(256, 1024),
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 80), st.integers(1, 20), st.integers(0, 4), st.booleans()),
+        min_size=1,
+        max_size=12,
+    ),
+)
+def test_whoever_comes_and_goes_every_logprob_is_the_models_own(
+    seed: int, rows: int, cache_tokens: int, arrivals: list[tuple[int, int, int, int, bool]]
+) -> None:
+    """Prompts that share prefixes arrive between steps, some leave early, rows and memory are scarce."""
+    rng = random.Random(seed)
+    stems = [_random_prompt(rng, 40) for _ in range(4)]
+    sampler = BatchSampler(MODEL, max_rows=rows, cache_bytes=cache_tokens * 256, seed=seed)
+    sequences = []
+    for stem, extra, wanted, steps, leaves in arrivals:
+        sequence = _sequence(stems[stem][: rng.randrange(1, 40)] + _random_prompt(rng, extra), max_tokens=wanted)
+        sequences.append(sequence)
+        sampler.waiting.append(sequence)
+        for _ in range(steps):
+            sampler.step()
+        if leaves:
+            sequence.future.cancel()
+    while sampler.busy:
+        sampler.step()
+    for sequence in sequences:
+        if not sequence.future.cancelled():
+            done = sequence.future.result(timeout=0)
+            assert len(done.token_ids) == sequence.params.max_tokens
+            assert done.logprobs == pytest.approx(_model_logprobs(MODEL, sequence.prompt, done.token_ids), abs=2e-5)

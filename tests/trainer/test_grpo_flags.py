@@ -1,0 +1,126 @@
+"""What the command lines accept, and how they refuse."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from example_trainer.grpo import EXAMPLE_MODEL
+from tests.trainer.tiny_model import save_policy
+from trainer import grpo, serve
+from trainer.config import TrainerConfig
+
+
+def _config(*flags: str, aliases: tuple[str, ...] = ()) -> TrainerConfig:
+    return grpo.config_from(grpo.make_parser("test").parse_args(flags), aliases)
+
+
+def _refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    """What is said on stderr where the trainer ends with exit code 2."""
+    try:
+        code = grpo.main(flags)
+    except SystemExit as end:  # argparse
+        code = end.code
+    assert code == 2
+    return capsys.readouterr().err
+
+
+def test_flags_of_atropos_are_understood() -> None:
+    config = _config(
+        *("--model-name", "m", "--lr", "1e-4", "--training-steps", "7", "--batch-size", "3"),
+        *("--gradient-accumulation-steps", "5", "--seq-len", "99", "--save-path", "out", "--checkpoint-interval", "2"),
+        *("--vllm-port", "9100", "--atropos-url", "http://h:1", "--weight-bridge-mode", "none", "--use-wandb"),
+        *("--warmup-steps", "4", "--clip-eps", "0.1", "--vllm-restart-interval", "6", "--benchmark"),
+    )
+    assert (config.model, config.lr, config.training_steps, config.seq_len) == ("m", 1e-4, 7, 99)
+    assert config.sequences_per_step == 15
+    assert (config.serving.port, config.serving.names) == (9100, ("m",))
+    assert (config.publish_interval, config.warmup_steps, config.clip_eps) == (6, 4, 0.1)
+    assert (config.save_path, config.use_wandb) == (Path("out"), True)
+
+
+def test_without_flags_the_shipped_policy_is_trained_at_the_usual_addresses() -> None:
+    config = _config()
+    assert config == TrainerConfig()
+    assert (config.model, config.atropos_url) == ("tiny", "http://localhost:8000")
+    assert (config.serving.host, config.serving.port, config.serving.names) == ("127.0.0.1", 9001, ("tiny",))
+
+
+def test_shipped_policy_answers_to_the_examples_model_where_no_other_is_asked_for() -> None:
+    aliases = (EXAMPLE_MODEL,)
+    assert _config(aliases=aliases).serving.names == ("tiny", EXAMPLE_MODEL)
+    assert _config("--served-model-name", "a", "b", aliases=aliases).serving.names == ("a", "b")
+    assert _config("--model", "other", aliases=aliases).serving.names == ("other",)
+
+
+@pytest.mark.parametrize("mode", ["shared_vllm", "lora_only", "lora_restart"])
+def test_weight_bridge_modes_that_are_not_here_are_refused_by_name(
+    mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"--weight-bridge-mode {mode} is not here" in _refusal(capsys, "--weight-bridge-mode", mode)
+
+
+@pytest.mark.parametrize("flag", ["--lora-r", "--world-size", "--vllm-gpu", "--train-layer-indices"])
+def test_flags_that_mean_nothing_here_are_refused_by_name(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"{flag}: " in _refusal(capsys, flag, "1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--optimizer", "adamw_8bit"], "bitsandbytes"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+        (["--batch-size", "many"], "invalid int value"),
+        (["--lr", "-1"], "--lr must be above 0"),
+        (["--dtype", "float16"], "--dtype must be float32 or bfloat16"),
+        (["--model", "/nowhere/model"], "--model /nowhere/model: no such folder"),
+        (["--resume", "/nowhere/step_1"], "--resume: /nowhere/step_1 is not a checkpoint"),
+        (["--atropos-url", "localhost:8000"], "http://"),
+        (["--atropos-token-env", "SURELY_NOT_SET"], "SURELY_NOT_SET is not set"),
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+    ],
+)
+def test_wrong_flag_ends_with_exit_code_two_and_its_name(
+    flags: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert says in _refusal(capsys, *flags, "--save-path", str(tmp_path))
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert "--save-path" in _refusal(capsys, "--save-path", str(tmp_path / "file" / "below"))
+
+
+def test_device_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(save_policy(tmp_path / "policy"))
+    assert "--device cuda:77" in _refusal(capsys, "--model", model, "--device", "cuda:77", "--save-path", str(tmp_path))
+
+
+@pytest.mark.parametrize("program", [grpo, serve])
+def test_taken_port_is_refused_and_its_owner_left_alone(
+    program: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(save_policy(tmp_path / "policy"))
+    with socket.socket() as owner:
+        owner.bind(("127.0.0.1", 0))
+        owner.listen()
+        port = str(owner.getsockname()[1])
+        flags = ["--model", model, "--port", port]
+        flags += ["--save-path", str(tmp_path / "run")] if program is grpo else []
+        assert program.main(flags) == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_unknown_tool_call_parser_is_refused_with_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(save_policy(tmp_path / "policy"))
+    assert serve.main(["--model", model, "--port", "0", "--tool-call-parser", "nonsense"]) == 2
+    assert "hermes" in capsys.readouterr().err
+
+
+def test_help_needs_no_torch() -> None:
+    code = "import sys, trainer.grpo, trainer.serve, example_trainer.grpo; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
