@@ -53,11 +53,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def restore(target: object, data: Mapping[str, Any], protected: Iterable[str]) -> None:
     """Set ``data`` as attributes of ``target``, save those that a checkpoint has no business with.
 
-    Private names, ``protected`` ones and whatever the class defines (methods, properties) are left alone, and named.
+    Private names, ``protected`` ones, methods and properties are left alone, and named.
     """
-    refused = {key for key in data if key.startswith("_") or hasattr(type(target), key)} | (
-        data.keys() & set(protected)
-    )
+    protected = set(protected)
+    refused = {key for key in data if key.startswith("_") or key in protected or _is_code(type(target), key)}
     if refused:
         logger.warning("a checkpoint may not set %s: ignored", ", ".join(sorted(refused)))
     for key in data.keys() - refused:

@@ -132,6 +132,7 @@ def _write_evaluate_config(settings: Settings, path: Path) -> None:
     document = {
         "env": masked(settings.env),
         "openai": masked(settings.servers),
+        **{name: masked(model) for name, model in settings.extra.items()},
         "slurm": settings.options.slurm,
         "testing": settings.options.testing,
     }

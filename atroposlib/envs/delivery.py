@@ -36,6 +36,9 @@ async def deliver(env: BaseEnv, collected: object, item: Item, *, sending: bool,
 def leave_out(env: BaseEnv, reason: str) -> None:
     """Count a group that is neither recorded nor sent; say so the first time."""
     env.dropped_groups[reason] += 1
+    running = current_item.get()
+    if running is not None:
+        running.left_out += 1
     level = logging.WARNING if env.dropped_groups[reason] == 1 else logging.DEBUG
     logger.log(level, "a group is left out: %s", reason)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FRUITLESS: Final = 16
-"""Items in a row that may give no group before a run ends."""
+"""Items in a row that may give no group before no more are begun."""
 _TICK_S = 1.0
 
 
@@ -51,11 +51,14 @@ class _Progress:
 
     async def run(self) -> None:
         while True:
-            await self._start_more()
+            if self.fruitless < MAX_FRUITLESS:
+                await self._start_more()
             if not self.running:
                 break
             await self.env.pool.wait(_TICK_S)
             await self._settle()
+        if self.fruitless >= MAX_FRUITLESS:
+            raise NothingCollected(f"{self.fruitless} items in a row gave no group: {self.env.failure_summary()}")
         if self.done < self.env.n_groups_to_process:
             logger.warning("no more items: %d of %d groups were made", self.done, self.env.n_groups_to_process)
 
@@ -82,8 +85,6 @@ class _Progress:
                 await self._count_done()
             else:
                 self.fruitless += 1
-        if self.fruitless >= MAX_FRUITLESS:
-            raise NothingCollected(f"{self.fruitless} items in a row gave no group: {self.env.failure_summary()}")
 
     async def _count_done(self) -> None:
         self.fruitless = 0

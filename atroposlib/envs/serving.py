@@ -26,6 +26,9 @@ SHORTEST_POLL_S = 0.02
 REGISTER_POLL_S = 1.0
 SAY_EVERY_S = 30.0
 SEND_AT_END_S = 30.0
+HESITATE_FROM = 16
+"""Items in a row that may fail before the environment slows down."""
+LONGEST_HESITATION_S = 15.0
 
 
 async def serve(env: BaseEnv) -> None:
@@ -37,6 +40,7 @@ async def serve(env: BaseEnv) -> None:
     try:
         async with env.pool:
             await _collect(env)
+        await env.wandb_log()
     finally:
         await uninterrupted(_leave(env))
 
@@ -49,13 +53,23 @@ async def _collect(env: BaseEnv) -> None:
             if env.curr_step >= env.config.total_steps:
                 break
             await env.add_train_workers()
-        await asyncio.sleep(SHORTEST_POLL_S)
+        await asyncio.sleep(SHORTEST_POLL_S + _hesitation(env))
         await env.pool.wait(POLL_S)
     logger.info("%d steps are done", env.curr_step)
     env.pool.cancel_workers()
     while env.pool.workers:
         await env.pool.wait(POLL_S)
     env.pool.start_due_evaluation(env.evaluate)
+
+
+def _hesitation(env: BaseEnv) -> float:
+    """Seconds to wait before more items are begun: none, unless item after item fails, as when an engine is down."""
+    failed = env.pool.failed_in_a_row
+    if failed < HESITATE_FROM:
+        return 0.0
+    seconds = min(LONGEST_HESITATION_S, failed / HESITATE_FROM)
+    logger.warning("%d items in a row failed; going on in %.0f s: %s", failed, seconds, env.failure_summary())
+    return seconds
 
 
 async def _in_touch(env: BaseEnv, contact: Contact) -> bool:
@@ -175,5 +189,3 @@ async def _leave(env: BaseEnv) -> None:
         logger.info("could not say goodbye to the trajectory server: %s", error)
     if queue.unsent:
         logger.error("%d groups could not be sent to %s and are lost with this process", queue.unsent, queue.url)
-    if env.items_sent_this_step:
-        await env.wandb_log()

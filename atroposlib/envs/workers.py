@@ -40,6 +40,8 @@ class RunningItem:
     started: float = field(default_factory=time.monotonic)
     groups: int = 0
     """Groups made from it that were sent or recorded, so far."""
+    left_out: int = 0
+    """Groups made from it that were not, such as those whose scores are all the same."""
 
 
 current_item: ContextVar[RunningItem | None] = ContextVar("current_item", default=None)
@@ -56,6 +58,8 @@ class WorkerPool:
         self.evaluation: asyncio.Task[None] | None = None
         self.durations: deque[float] = deque(maxlen=_DURATIONS_KEPT)
         """Seconds that the last items took, those that failed too."""
+        self.failed_in_a_row = 0
+        """Items that failed since the last one that gave any group."""
         self._handling = eval_handling
         self._ratio = eval_limit_ratio
         self._failures = failures
@@ -116,6 +120,7 @@ class WorkerPool:
                 count_failure(self._failures, failure_reason(error), error, "group")
         finally:
             self.running_items.pop(item_id, None)
+            self.failed_in_a_row = 0 if running.groups or running.left_out else self.failed_in_a_row + 1
             self.durations.append(time.monotonic() - running.started)
 
     def _give_back(self, running: RunningItem, timeout_s: float) -> None:

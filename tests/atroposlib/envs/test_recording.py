@@ -14,7 +14,7 @@ import pytest
 
 from atroposlib.envs.base import BaseEnv
 from atroposlib.envs.recording import GroupRecorder, check_writable, readable_rollout
-from atroposlib.errors import ConfigError
+from atroposlib.errors import AtroposError, ConfigError
 from atroposlib.wire import GROUP_KEYS
 from tests.atroposlib.envs.counting_env import CountingConfig, CountingEnv
 
@@ -140,6 +140,22 @@ async def test_an_item_that_fails_is_replaced_by_the_next_one(tmp_path):
     await env.process_manager()
     await env.aclose()
     assert numbers(env.recorder.path) == [1, 4, 5]
+
+
+async def test_items_in_hand_are_waited_for_when_many_others_give_nothing(tmp_path):
+    class OneOfMany(CountingEnv):
+        async def collect_trajectories(self, item):
+            if item["n"] > 1:
+                return None, []
+            await asyncio.sleep(0.2)
+            return await super().collect_trajectories(item)
+
+    env = environment(tmp_path / "g.jsonl", OneOfMany, total_steps=1, max_num_workers=2)
+    env.n_groups_to_process = 2
+    with pytest.raises(AtroposError, match="items in a row gave no group"):
+        await env.process_manager()
+    await env.aclose()
+    assert numbers(env.recorder.path) == [1]
 
 
 async def test_items_handed_back_are_worked_on_before_new_ones(tmp_path):

@@ -173,6 +173,25 @@ async def test_with_stop_train_an_evaluation_waits_for_running_workers():
     assert began == [0]
 
 
+async def test_items_that_fail_in_a_row_are_counted_until_one_gives_a_group_that_is_sent_or_left_out():
+    async def fail(item_id: str) -> None:
+        raise KeyError("x")
+
+    async def give(item_id: str) -> None:
+        running = current_item.get()
+        assert running is not None
+        running.left_out += 1
+
+    async with pool() as workers:
+        for number in range(3):
+            workers.start(number, fail, 0)
+            await workers.wait(5)
+        assert workers.failed_in_a_row == 3
+        workers.start(3, give, 0)
+        await workers.wait(5)
+        assert workers.failed_in_a_row == 0
+
+
 # work that must not be broken off
 
 
