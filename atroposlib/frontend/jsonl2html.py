@@ -85,7 +85,8 @@ def create_html_for_group(group_data: Mapping[str, Any], index: int, unfolded: b
         return ""
     items = "".join(_item(index, number, conversation, score) for number, (conversation, score) in enumerate(pairs))
     rewards = html.escape(", ".join(_number(score) for _, score in pairs))
-    return f"<details{' open' if unfolded else ''}>\n<summary>Group {index}: rewards {rewards}</summary>\n{items}</details>\n"
+    state = " open" if unfolded else ""
+    return f"<details{state}>\n<summary>Group {index}: rewards {rewards}</summary>\n{items}</details>\n"
 
 
 def get_score_class(score: Any) -> str:
