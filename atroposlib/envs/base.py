@@ -105,7 +105,8 @@ class BaseEnv(EnvReports, ABC):
         self.n_groups_to_process = config.total_steps
         self.group_size_to_process = config.group_size
 
-        self.queue_client = QueueClient(config.rollout_server_url, secret_from(config.rollout_server_token_env))
+        token = secret_from(config.rollout_server_token_env, "--env.rollout_server_token_env")
+        self.queue_client = QueueClient(config.rollout_server_url, token)
         self.env_id: int | None = None
         self.status_dict: dict[str, Any] = {"current_step": 0, "queue_size": 0, "unallocated_fraction": 1.0}
         self.curr_step = 0

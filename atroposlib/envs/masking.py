@@ -26,12 +26,12 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name.replace("-", "_")) is not None
 
 
-def secret_from(variable: str | None) -> str | None:
-    """A secret from the environment variable that a setting names. Raises: ConfigError where it is not set."""
+def secret_from(variable: str | None, setting: str) -> str | None:
+    """A secret from the environment variable that ``setting`` names. Raises: ConfigError where it is not set."""
     if variable is None:
         return None
     if not os.environ.get(variable):
-        raise ConfigError(f"a setting names the environment variable {variable}, which is not set")
+        raise ConfigError(f"{setting} names the environment variable {variable}, which is not set")
     return os.environ[variable]
 
 
