@@ -59,6 +59,10 @@ class Run:
     def trainer_folder(self) -> Path:
         return self.settings.folder / "trainer"
 
+    @property
+    def metrics_folder(self) -> Path:
+        return self.settings.folder / "environment"
+
     def engine(self, model: str) -> ChildSpec:
         argv = [sys.executable, "-m", "trainer.serve", "--model", model, "--port", str(self.engine_port)]
         return ChildSpec("engine", argv, ready=answers(f"http://127.0.0.1:{self.engine_port}/health"))
@@ -112,7 +116,7 @@ class Run:
         """Train until the trainer has done its steps; show each step as it comes."""
         server = await self.group.start(self.server())
         trainer = await self.group.start(self.trainer())
-        environment = await self.group.start(self.environment("serve"))
+        environment = await self.group.start(self.environment("serve", "--env.metrics_dir", str(self.metrics_folder)))
         started = time.monotonic()
         with Live(console=self.console, refresh_per_second=2) as live:
             while trainer.running:
@@ -149,7 +153,7 @@ class Run:
 
     def _boxes(self) -> int:
         """How many boxes the environment holds open now, as its tracker last wrote it."""
-        metrics = self.settings.folder / "environment" / "metrics.jsonl"
+        metrics = self.metrics_folder / "metrics.jsonl"
         if not metrics.exists():
             return 0
         lines = metrics.read_text().split("\n")[:-1]
