@@ -116,13 +116,13 @@ class BatchSampler:
             longest = max(longest, len(ids) + 1)
             if not self._rows.fits(row + 1, longest):
                 break
+            self._rows.make_room(row + 1, longest)
             cached, source = self._rows.cached_prefix(ids, row)
             width = max(width, len(ids) - cached)
             if newcomers and width * (len(newcomers) + 1) > _TOKENS_PER_PASS:
                 break
             if any(longest_common_prefix(other.ids, ids) >= cached + SHARED_AT_LEAST for other in newcomers):
                 continue
-            self._rows.make_room(row + 1, longest)
             self._rows.seat(row, ids, cached, source)
             newcomers.append(_Newcomer(sequence, ids, cached))
         for newcomer in newcomers:
