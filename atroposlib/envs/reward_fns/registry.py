@@ -39,6 +39,7 @@ class RewardRegistry:
         self._folders = [Path(folder) for folder in folders]
         self._rewards: dict[str, Registered] = {}
         self._names: dict[str, str] = {}
+        self._read: set[Path] = set()
         self._broken: dict[Path, Exception] = {}
 
     def add_folder(self, folder: str | Path) -> None:
@@ -96,7 +97,7 @@ class RewardRegistry:
 
     def list(self) -> builtins.list[str]:
         """All names, sorted: the registered ones, and those of files that were not imported yet."""
-        unread = {_stem_name(path) for path in self._files() if not _is_imported(path)}
+        unread = {_stem_name(path) for path in self._files() if path not in self._read}
         return sorted({*self._rewards, *(name for name in unread if _key(name) not in self._names)})
 
     def list_registered(self) -> builtins.list[str]:
@@ -129,8 +130,8 @@ class RewardRegistry:
         return [path for path in found if path.stem not in _NO_REWARDS]
 
     def _files_for(self, key: str) -> builtins.list[Path]:
-        """The files that may define a reward, the one that is called so first; those imported already are left out."""
-        unread = [path for path in self._files() if not _is_imported(path)]
+        """The files that may define a reward, the one that is called so first; those read already are left out."""
+        unread = [path for path in self._files() if path not in self._read]
         return sorted(unread, key=lambda path: _key(path.stem) != key)
 
     def _import(self, path: Path) -> None:
@@ -139,6 +140,7 @@ class RewardRegistry:
         except (ImportError, SyntaxError) as error:
             self._broken[path] = error
             return
+        self._read.add(path)
         self._broken.pop(path, None)
         if _key(path.stem) not in self._names:
             self._add_unregistered(module, path)
@@ -154,7 +156,7 @@ class RewardRegistry:
         if any(each in self._rewards.values() for each in classes):
             return
         if classes:
-            self._add(name, classes[0])
+            self._add(name, next((each for each in classes if _key(each.__name__) == _key(name)), classes[0]))
             return
         function = getattr(module, name, None) or getattr(module, f"{name}_reward", None)
         if callable(function):
@@ -216,13 +218,9 @@ def _module_name(path: Path) -> str:
     return f"atroposlib_reward_{abs(hash(str(path.resolve()))):x}_{path.stem}"
 
 
-def _is_imported(path: Path) -> bool:
-    return _module_name(path) in sys.modules
-
-
 def _import_file(path: Path) -> ModuleType:
     name = _module_name(path)
-    if path.parent == Path(__file__).parent:
+    if path.parent == Path(__file__).parent or name in sys.modules:
         return importlib.import_module(name)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
