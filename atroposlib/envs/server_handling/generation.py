@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TokensAndLogprobs = tuple[list[int], list[list[int]], list[list[float | None]], list[str]]
+"""Prompt ids; then per completion its ids, its logprobs and its finish reason."""
+
 
 @dataclass(frozen=True)
 class SampledTokens:
@@ -24,6 +27,11 @@ class Generation:
     completions: tuple[SampledTokens, ...]
     prompt_ids_from_engine: bool = True
     """False where the engine does not echo the prompt, so that ``prompt_ids`` is only what was sent."""
+
+    def as_lists(self) -> TokensAndLogprobs:
+        """The answer in the shape of ``tokens_and_logprobs_completion``."""
+        told = self.completions
+        return self.prompt_ids, [c.ids for c in told], [c.logprobs for c in told], [c.finish_reason for c in told]
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,17 @@ answer carries ``choices[].prompt_token_ids``, ``choices[].token_ids`` and ``cho
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from atroposlib.envs.server_handling.completions import merge_choices, read_chat_completion, read_completion, together
-from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens
-from atroposlib.envs.server_handling.http_client import EngineHttp
+from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens, TokensAndLogprobs
+from atroposlib.envs.server_handling.http_client import EngineBusy, EngineHttp
 from atroposlib.envs.server_handling.reasoning import ReasoningConfig
-from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig, TokensAndLogprobs
+from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
 from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, NotTokenExact
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class HttpEngine(APIServer):
     health_path = "models"
     """Asked by GET to see whether the engine is up; a leading slash starts at the root of the host."""
 
+    has_own_dialect = False
+    """Whether the engine has a wire of its own for ids, tried where it does not know the one of stock vLLM."""
+
     def __init__(self, config: APIServerConfig, reasoning_config: ReasoningConfig | None = None) -> None:
         super().__init__(config, reasoning_config)
         if not config.base_url:
@@ -50,6 +54,7 @@ class HttpEngine(APIServer):
         self._http = EngineHttp({"authorization": f"Bearer {key}"} if key else {}, timeout_s=float(config.timeout))
         self._looking_up_model = asyncio.Lock()
         self._facts: EngineFacts | None = None
+        self._speaks_own_dialect = False
 
     # up, which model, which abilities
 
@@ -168,24 +173,61 @@ class HttpEngine(APIServer):
         return answer
 
     async def _tokens_and_logprobs_completion_wrapper(self, **kwargs: Any) -> TokensAndLogprobs:
-        answer = await self._generate_wrapper(**kwargs)
-        ids, logprobs = [c.ids for c in answer.completions], [c.logprobs for c in answer.completions]
-        return answer.prompt_ids, ids, logprobs, [c.finish_reason for c in answer.completions]
+        return (await self._generate_wrapper(**kwargs)).as_lists()
 
     async def _generate_wrapper(self, **kwargs: Any) -> Generation:
-        prompt = _prompt_of(kwargs)
+        prompt = prompt_of(kwargs)
+        if self._speaks_own_dialect:
+            return await self._generate_in_own_dialect(prompt, kwargs)
+        try:
+            return await self._generate_as_stock(prompt, kwargs)
+        except EngineRefused as refused:
+            if refused.status not in (404, 405) or not self.has_own_dialect:
+                raise
+            with contextlib.suppress(EngineRefused):
+                answer = await self._generate_in_own_dialect(prompt, kwargs)
+                self._speaks_own_dialect = True
+                return answer
+            raise
+
+    async def _generate_in_own_dialect(self, prompt: Any, kwargs: dict[str, Any]) -> Generation:
+        """A completion in ids over a wire that only this engine has; see ``has_own_dialect``."""
+        raise NotImplementedError
+
+    async def _generate_as_stock(self, prompt: Any, kwargs: dict[str, Any]) -> Generation:
         answer = await self._post("completions", {**kwargs, "prompt": prompt, "logprobs": 0, "return_token_ids": True})
+        choices = self._choices_of(answer)
+        echoed = choices[0].get("prompt_token_ids") or answer.get("prompt_token_ids")
+        return self._generation(prompt, echoed, [self._sampled(choice, answer) for choice in choices])
+
+    async def _get_logprobs_wrapper(self, **kwargs: Any) -> dict[str, Any]:
+        prompt, top_k = prompt_of(kwargs), max(1, kwargs.pop("top_k", None) or 1)
+        asked = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_k, "return_token_ids": True}
+        answer = await self._post("completions", {**kwargs, **asked, "prompt": prompt})
+        choice = self._choices_of(answer)[0]
+        if choice.get("prompt_logprobs") is None:
+            raise NotTokenExact(f"{self._url} does not score a given text; {self.token_exact_hint}")
+        ranked = [_ranked(position or {})[:top_k] for position in choice["prompt_logprobs"]]
+        ids = choice.get("prompt_token_ids")
+        return {
+            "prompt_tokens": ids if ids is not None else list(prompt),
+            "prompt_topk_token_ids": [[number for number, _ in position] for position in ranked],
+            "prompt_topk_logprobs": [[logprob for _, logprob in position] for position in ranked],
+        }
+
+    def _choices_of(self, answer: Any) -> list[dict[str, Any]]:
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not choices:
             raise EngineUnavailable(f"{self._url} answered without choices: {str(answer)[:500]}")
-        echoed = choices[0].get("prompt_token_ids") or answer.get("prompt_token_ids")
+        return list(choices)
+
+    def _generation(self, prompt: Any, echoed: list[int] | None, sampled: list[SampledTokens]) -> Generation:
+        """Put an answer together; without the engine's echo the prompt is what was sent, if that was ids."""
         if echoed is None and isinstance(prompt, str):
             raise NotTokenExact(f"{self._url} does not tell the ids of a text prompt; {self.token_exact_hint}")
-        return Generation(
-            prompt_ids=echoed if echoed is not None else list(prompt),
-            completions=tuple(self._sampled(choice, answer) for choice in choices),
-            prompt_ids_from_engine=echoed is not None,
-        )
+        if any(completion.finish_reason == "abort" for completion in sampled):
+            raise EngineBusy(f"{self._url} aborted the request")
+        return Generation(echoed if echoed is not None else list(prompt), tuple(sampled), echoed is not None)
 
     def _sampled(self, choice: dict[str, Any], answer: dict[str, Any]) -> SampledTokens:
         ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
@@ -233,7 +275,13 @@ def policy_version(choice: dict[str, Any], answer: dict[str, Any]) -> str | None
     return None
 
 
-def _prompt_of(kwargs: dict[str, Any]) -> Any:
+def _ranked(position: dict[str, Any]) -> list[tuple[int, float]]:
+    """The ids of one position of vLLM's ``prompt_logprobs``, the likeliest first."""
+    scored = [(int(number), float(entry["logprob"])) for number, entry in position.items()]
+    return sorted(scored, key=lambda each: -each[1])
+
+
+def prompt_of(kwargs: dict[str, Any]) -> Any:
     """Take the prompt out of the arguments: ``input_ids``, else ``prompt``."""
     prompt = kwargs.pop("prompt", None)
     ids = kwargs.pop("input_ids", None)

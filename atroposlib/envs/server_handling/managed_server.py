@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from atroposlib.envs.server_handling.certificate import Certificate, digest
+from atroposlib.envs.server_handling.chat_request import ChatRequest, message_of, size_of
 from atroposlib.envs.server_handling.chat_template import ChatTemplate
 from atroposlib.envs.server_handling.completions import read_chat_completion, read_completion
 from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens
-from atroposlib.envs.server_handling.history import Continuation, MessageKey, Turn, find_continuation, setting_of
+from atroposlib.envs.server_handling.history import Continuation, MessageKey, Turn, find_continuation
 from atroposlib.envs.server_handling.managed_server_adapter import ManagedServerAdapter
 from atroposlib.envs.server_handling.placeholder_server import DummyManagedServer
 from atroposlib.envs.server_handling.sequence_node import SequenceNode
@@ -40,8 +41,6 @@ HistoryPolicy = Literal["template", "keep"]
 
 LARGE_TEXT = 8_000
 """Characters from which on encoding and rendering leave the event loop."""
-
-NOT_FOR_TOKENS = ("tool_choice", "parallel_tool_calls", "logprobs", "top_logprobs", "stream", "model")
 
 
 class ManagedServer:
@@ -103,21 +102,16 @@ class ManagedServer:
             RolloutInvalid: the template refuses the messages, or the engine's ids and logprobs do not line up.
             EngineUnavailable, EngineRefused: see ``APIServer``.
         """
-        messages = [_as_dict(message) for message in kwargs.pop("messages")]
-        tools, variables = kwargs.pop("tools", None) or None, _template_variables(kwargs)
-        if kwargs.get("tool_choice") == "none":
-            tools = None
-        history = tuple(MessageKey.of(message, index) for index, message in enumerate(messages))
-        setting = setting_of(tools, variables)
-        found = find_continuation(self._turns, history, setting)
-        parent, text, ids = await self._prompt(found, messages, tools, variables)
+        request = ChatRequest.take(kwargs)
+        found = find_continuation(self._turns, request.history, request.setting)
+        parent, text, ids = await self._prompt(found, request)
         prompt_ids = ids_of(parent) + ids
         answer = await self._generate(prompt_ids, kwargs)
         continued = found.turn if found is not None and found.turn.node is parent else None
         context = self._graph.add_context(parent, ids, text)
         choices = []
         for index, sampled in enumerate(answer.completions):
-            message, reason = self._record(context, sampled, tools, history, setting, continued)
+            message, reason = self._record(context, sampled, request, continued)
             choices.append({"index": index, "message": message, "finish_reason": reason, "logprobs": None})
         return read_chat_completion(self._answer("chat.completion", choices, prompt_ids, answer))
 
@@ -209,43 +203,37 @@ class ManagedServer:
 
     # from messages to ids
 
-    async def _prompt(
-        self,
-        found: Continuation | None,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Any,
-        variables: Mapping[str, Any],
-    ) -> tuple[Node, str, list[int]]:
+    async def _prompt(self, found: Continuation | None, request: ChatRequest) -> tuple[Node, str, list[int]]:
         """The node to continue, and the text and ids to add to it."""
         if found is not None:
-            new = messages[found.new :]
-            text = await _off_loop(_size(new), self._continue, found, new, tools, variables)
+            new = request.messages[found.new :]
+            text = await _off_loop(size_of(new), self._continue, found, new, request)
             if text is not None:
                 return found.turn.node, text, await _off_loop(len(text), self._template.encode, text)
         elif self._turns:
             self.forks["history_changed"] += 1
-        whole = await _off_loop(_size(messages), self._template.prompt, messages, tools, variables)
+        whole = await _off_loop(
+            size_of(request.messages), self._template.prompt, request.messages, request.tools, request.variables
+        )
         ids = await _off_loop(len(whole), self._template.encode, whole)
         parent = self._graph.longest_match(ids)
         text = whole if parent is self._graph.root else self._template.decode(ids[parent.end :])
         return parent, text, ids[parent.end :]
 
-    def _continue(
-        self, found: Continuation, new: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any]
-    ) -> str | None:
+    def _continue(self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest) -> str | None:
         """The text to add to an earlier turn, or ``None``, and the reason counted, where the conversation forks."""
         turn = found.turn
         bridge = None
-        reason = self._reason_to_fork(found, new, tools, variables)
+        reason = self._reason_to_fork(found, new, request)
         if reason is None:
-            bridge = self._template.bridge(turn.answer, new, tools, variables)
+            bridge = self._template.bridge(turn.answer, new, request.tools, request.variables)
         if bridge is None:
             self.forks[reason or "no_seam_in_template"] += 1
             return None
         return bridge.after(self._end_token(turn.node))
 
     def _reason_to_fork(
-        self, found: Continuation, new: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any]
+        self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest
     ) -> str | None:
         if not new:
             return "answer_reopened"
@@ -254,7 +242,7 @@ class ManagedServer:
         if found.thoughts_dropped:
             return "thoughts_dropped_by_client"
         turn, has_calls = found.turn, bool(found.turn.answer.get("tool_calls"))
-        kept = self._template.keeps_history(new, turn.has_thoughts, has_calls, tools, variables)
+        kept = self._template.keeps_history(new, turn.has_thoughts, has_calls, request.tools, request.variables)
         return None if kept else "history_changed_by_template"
 
     def _end_token(self, node: Node) -> str | None:
@@ -265,10 +253,8 @@ class ManagedServer:
     # from ids to an answer
 
     async def _generate(self, prompt_ids: list[int], kwargs: dict[str, Any]) -> Generation:
-        settings = {name: value for name, value in kwargs.items() if name not in NOT_FOR_TOKENS}
-        settings["max_tokens"] = self._room(
-            len(prompt_ids), settings.pop("max_completion_tokens", None) or settings.get("max_tokens")
-        )
+        wanted = kwargs.pop("max_completion_tokens", None) or kwargs.get("max_tokens")
+        settings = {**kwargs, "max_tokens": self._room(len(prompt_ids), wanted)}
         answer = await self.server.generate(input_ids=prompt_ids, **settings)
         if answer.prompt_ids_from_engine and answer.prompt_ids != prompt_ids:
             raise NotTokenExact(_difference(prompt_ids, answer.prompt_ids))
@@ -286,23 +272,17 @@ class ManagedServer:
         return room if wanted is None or wanted <= 0 else min(wanted, room)
 
     def _record(
-        self,
-        context: Node,
-        sampled: SampledTokens,
-        tools: Any,
-        history: tuple[MessageKey, ...],
-        setting: bytes,
-        continued: Turn | None,
+        self, context: Node, sampled: SampledTokens, request: ChatRequest, continued: Turn | None
     ) -> tuple[dict[str, Any], str]:
         """Add a completion to the graph; return its message and finish reason."""
         node = self._graph.add_sampled(context, sampled, self._template.decode(sampled.ids))
-        reading = self.tool_parser is not None and tools is not None
+        reading = self.tool_parser is not None and request.tools is not None
         said = self._template.decode(self._template.without_end_token(sampled.ids), skip_special=not reading)
-        parsed = self._parse(said, tools) if reading else ParsedMessage(said)
-        message = _message_of(parsed)
+        parsed = self._parse(said, request.tools) if reading else ParsedMessage(said)
+        message = message_of(parsed)
         thoughts = "</think>" in said or "<think>" in said or (continued is not None and continued.has_thoughts)
-        answer_key = MessageKey.of(message, len(history))
-        self._turns.append(Turn(node, (*history, answer_key), message, setting, thoughts))
+        history = (*request.history, MessageKey.of(message, len(request.history)))
+        self._turns.append(Turn(node, history, message, request.setting, thoughts))
         reason = sampled.finish_reason
         return message, "tool_calls" if parsed.tool_calls and reason == "stop" else reason
 
@@ -364,33 +344,6 @@ async def open_managed_server(
     )
 
 
-def _message_of(parsed: ParsedMessage) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
-    if parsed.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            | ({"error": call.error} if call.error else {})
-            for call in parsed.tool_calls
-        ]
-    return message
-
-
-def _template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Take ``chat_template_kwargs`` out of the arguments or their ``extra_body``; the engine sees only ids."""
-    extra = dict(kwargs.pop("extra_body", None) or {})
-    variables = {**extra.pop("chat_template_kwargs", {}), **kwargs.pop("chat_template_kwargs", {})}
-    if extra:
-        kwargs["extra_body"] = extra
-    return variables
-
-
-def _as_dict(message: Any) -> Mapping[str, Any]:
-    if isinstance(message, Mapping):
-        return message
-    plain: dict[str, Any] = message.model_dump(exclude_none=True)
-    return plain
-
-
 def _as_ids(prompt: Any) -> list[int]:
     if not isinstance(prompt, Sequence) or not prompt or not all(isinstance(number, int) for number in prompt):
         raise ConfigError("completion() needs one prompt: a text, or a list of ids")
@@ -405,10 +358,6 @@ def _difference(sent: Sequence[int], consumed: Sequence[int]) -> str:
         f"the engine consumed {len(consumed)} ids where {len(sent)} were sent, other ones from position {first} on: "
         f"{list(consumed[first : first + 5])} instead of {list(sent[first : first + 5])}"
     )
-
-
-def _size(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(len(str(message.get("content") or "")) for message in messages)
 
 
 async def _off_loop(size: int, work: Callable[..., T], *arguments: Any) -> T:

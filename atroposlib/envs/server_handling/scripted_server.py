@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from atroposlib.envs.server_handling.byte_tokenizer import ByteTokenizer
 from atroposlib.envs.server_handling.completions import read_chat_completion, read_completion
-from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens
-from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig, TokensAndLogprobs
+from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens, TokensAndLogprobs
+from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
 from atroposlib.errors import EngineRefused, NotTokenExact
 
 if TYPE_CHECKING:
@@ -113,9 +113,7 @@ class ScriptedServer(APIServer):
         return read_completion(self._answer("text_completion", choices, prompt, replies))
 
     async def _tokens_and_logprobs_completion_wrapper(self, **kwargs: Any) -> TokensAndLogprobs:
-        answer = await self._generate_wrapper(**kwargs)
-        ids, logprobs = [c.ids for c in answer.completions], [c.logprobs for c in answer.completions]
-        return answer.prompt_ids, ids, logprobs, [c.finish_reason for c in answer.completions]
+        return (await self._generate_wrapper(**kwargs)).as_lists()
 
     async def _generate_wrapper(self, **kwargs: Any) -> Generation:
         if not self._token_exact:

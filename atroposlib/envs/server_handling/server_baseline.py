@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from atroposlib.envs.server_handling.completions import load_openai_types
-from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens
+from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens, TokensAndLogprobs
 from atroposlib.envs.server_handling.http_client import EngineBusy
 from atroposlib.envs.server_handling.reasoning import ReasoningConfig
 from atroposlib.envs.server_handling.slots import RequestSlots
@@ -38,8 +38,6 @@ __all__ = ["APIServer", "APIServerConfig", "OpenaiConfig", "ReasoningConfig", "S
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Split = Literal["train", "eval"]
-TokensAndLogprobs = tuple[list[int], list[list[int]], list[list[float | None]], list[str]]
-"""Prompt ids; then per completion its ids, its logprobs and its finish reason."""
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 20.0

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel
 
 from atroposlib.envs.server_handling.completions import merge_choices, together
-from atroposlib.envs.server_handling.generation import EngineFacts, Generation
+from atroposlib.envs.server_handling.generation import EngineFacts, Generation, TokensAndLogprobs
 from atroposlib.envs.server_handling.server_baseline import (
     APIServer,
     APIServerConfig,
     OpenaiConfig,
     ReasoningConfig,
     ServerBaseline,
-    TokensAndLogprobs,
 )
 from atroposlib.envs.server_handling.slurm import slurm_urls
 from atroposlib.errors import ConfigError, EngineUnavailable
@@ -141,9 +140,7 @@ class ServerManager:
 
     async def tokens_and_logprobs_completion(self, **kwargs: Any) -> TokensAndLogprobs:
         """Complete ``input_ids`` (or ``prompt``): (prompt ids, [sampled ids], [logprobs], [finish reasons])."""
-        answer = await self.generate(**kwargs)
-        ids, logprobs = [c.ids for c in answer.completions], [c.logprobs for c in answer.completions]
-        return answer.prompt_ids, ids, logprobs, [c.finish_reason for c in answer.completions]
+        return (await self.generate(**kwargs)).as_lists()
 
     async def generate(self, **kwargs: Any) -> Generation:
         """Complete ``input_ids`` (or ``prompt``) and return everything the engine told about the tokens."""
