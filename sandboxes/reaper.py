@@ -174,9 +174,13 @@ def _end_process(pid: int, start_ticks: int) -> None:
 # ---- cgroups and folders
 
 
+def find_cgroups() -> list[Path]:
+    """Cgroups of this machine that may be of a box, the innermost first, as only an empty one can be removed."""
+    return sorted(_cgroups(CGROUPS, _CGROUP_DEPTH), key=lambda path: len(path.parts), reverse=True)
+
+
 def _find_cgroups() -> Iterator[_Found]:
-    """The innermost first, as only an empty cgroup can be removed."""
-    for folder in sorted(_cgroups(CGROUPS, _CGROUP_DEPTH), key=lambda path: len(path.parts), reverse=True):
+    for folder in find_cgroups():
         owned = parse_owned_name(folder.name)
         if owned is not None and _is_left(owned.owner):
             yield _Found(Leftover("cgroup", str(folder), owned.owner), partial(_remove_cgroup, folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,9 +12,12 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
+from boxes import require
 
 from sandboxes import reaper
 from sandboxes.docker_container import remove_container
@@ -31,14 +35,14 @@ from sandboxes.ownership import (
 
 OWNER_OF_TWO_BOXES = """
 import asyncio, sys
-from sandboxes import docker
-from sandboxes.base import SandboxSpec
+from sandboxes import SandboxSpec, start_sandbox
 
 async def main():
-    spec = SandboxSpec(image=sys.argv[1], labels={"hermes.run": sys.argv[2]})
-    boxes = await asyncio.gather(docker.start(spec), docker.start(spec))
+    backend, image, run, seconds = sys.argv[1:]
+    spec = SandboxSpec(image=image or None, labels={"hermes.run": run})
+    boxes = await asyncio.gather(start_sandbox(backend, spec), start_sandbox(backend, spec))
     for box in boxes:
-        await box.start("setsid sleep 4321 & sleep 4321")
+        await box.start(f"setsid sleep {seconds} & sleep {seconds}")
     print("ready", flush=True)
     await asyncio.sleep(600)
 
@@ -200,20 +204,66 @@ def test_a_cgroup_of_a_dead_owner_goes_with_all_that_runs_in_it(cgroup):
     assert not cgroup.exists()
 
 
+# ---- owners that are killed
+
+
+@contextmanager
+def killed_owner(backend: str, image: str, run_id: str) -> Iterator[tuple[int, str]]:
+    """A process with two boxes, killed at the end. Gives its id, and the argument that marks what runs in its boxes."""
+    seconds = str(random.randrange(10_000, 1_000_000))
+    command = [sys.executable, "-c", OWNER_OF_TWO_BOXES, backend, image, run_id, seconds]
+    environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"ready\n"
+            _wait_until(lambda: len(sleepers(seconds)) == 4)
+            reaper.reap()
+            assert len(sleepers(seconds)) == 4, "the reaper took what has a living owner"
+            yield owner.pid, seconds
+        finally:
+            owner.kill()
+
+
+def sleepers(seconds: str) -> list[psutil.Process]:
+    """The marked processes, wherever on this machine they run."""
+    return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
+
+
+@pytest.mark.parametrize("backend", [pytest.param("bubblewrap", marks=pytest.mark.namespaces), "local"])
+def test_boxes_of_a_process_that_was_killed_leave_nothing(backend, box_id, own_temporary_folder):
+    require(backend)
+    with killed_owner(backend, "", box_id) as (_, seconds):
+        pass
+    _wait_until(lambda: sleepers(seconds) == [])
+    reaper.reap()
+    assert list(own_temporary_folder.iterdir()) == []
+    owners = [named.owner for path in reaper.find_cgroups() if (named := parse_owned_name(path.name))]
+    assert [owner for owner in owners if owner.state() is OwnerState.DEAD] == []
+
+
+def test_commands_whose_runner_was_killed_with_its_owner_are_found_by_their_mark(box_id, own_temporary_folder):
+    require("local")
+    with killed_owner("local", "", box_id) as (owner, seconds):
+        commands = sleepers(seconds)
+        for process in psutil.Process(owner).children(recursive=True):
+            if process not in commands:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+    reaper.reap()
+    _wait_until(lambda: sleepers(seconds) == [])
+    assert list(own_temporary_folder.iterdir()) == []
+
+
 # ---- containers
 
 
 @pytest.mark.docker
-def test_boxes_of_a_process_that_was_killed_end_at_once_and_are_reaped(busybox_image, docker_client, box_id):
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER_OF_TWO_BOXES, busybox_image, box_id], stdout=subprocess.PIPE
-    ) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == b"ready\n"
-        reaper.reap()
-        assert states_of(docker_client, box_id) == ["running", "running"]
-        owner.kill()
+def test_containers_of_a_process_that_was_killed_end_at_once_and_are_reaped(busybox_image, docker_client, box_id):
+    with killed_owner("docker", busybox_image, box_id) as (_, seconds):
+        pass
     _wait_until(lambda: states_of(docker_client, box_id) in (["exited", "exited"], []))
+    assert sleepers(seconds) == []
     reaper.reap()
     assert states_of(docker_client, box_id) == []
 
