@@ -40,7 +40,7 @@ def load_policy(name: str, *, device: str = "cpu", dtype: str = "float32") -> Po
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # it would stand between the lines of the log at every checkpoint
-    folder = _folder(name)
+    folder = resolve_model(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
@@ -57,7 +57,8 @@ def load_policy(name: str, *, device: str = "cpu", dtype: str = "float32") -> Po
     return Policy(model.eval(), tokenizer, name, folder)
 
 
-def _folder(name: str) -> str:
+def resolve_model(name: str) -> str:
+    """The absolute folder that ``name`` means, or ``name`` itself where it is one of the hub. Raises: UsageError."""
     if name == TINY:
         if not (_SHIPPED / "config.json").is_file():
             raise UsageError(f"--model tiny: {_SHIPPED} holds no model; make it with scripts/make_tiny_policy.py.")
@@ -67,7 +68,7 @@ def _folder(name: str) -> str:
         raise UsageError(f"--model {name}: that folder holds no model (no config.json).")
     if not path.exists() and (path.is_absolute() or name.startswith(".")):
         raise UsageError(f"--model {name}: no such folder.")
-    return name
+    return str(path.resolve()) if path.is_dir() else name
 
 
 def _checked_dtype(dtype: str) -> str:

@@ -17,7 +17,7 @@ from trainer.http import JsonClient
 from trainer.learner import Learner, LearnerSettings
 from trainer.loop import TrainingRun
 from trainer.loss import ClipRange
-from trainer.policy import Policy, load_policy
+from trainer.policy import Policy, load_policy, resolve_model
 from trainer.trajectories import TrajectorySource
 from trainer.weights import EmbeddedEngine, ExternalEngine, WeightSink
 
@@ -90,7 +90,8 @@ def _sink(config: TrainerConfig, policy: Policy) -> WeightSink:
     if config.engine_url is None:
         # sampling has a copy of its own, so that it always serves one published version, whole
         served = copy.deepcopy(policy.model).to(getattr(torch, config.dtype)).requires_grad_(False)
-        host = host_engine(served, policy.tokenizer, config.serving)
+        # clients read the tokenizer from the folder of --model: a checkpoint's folder will be gone one day
+        host = host_engine(served, policy.tokenizer, resolve_model(config.model), config.serving)
         host.start()
         return EmbeddedEngine(host, config.weight_sync)
     if policy.has_tied_embeddings:

@@ -31,7 +31,7 @@ def _serve(options: argparse.Namespace) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     policy = load_policy(options.model, device=options.device, dtype=options.dtype)
-    host_engine(policy.model, policy.tokenizer, config).serve()
+    host_engine(policy.model, policy.tokenizer, policy.folder, config).serve()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def engine() -> Iterator[Engine]:
 def served() -> Iterator[tuple[Engine, str]]:
     """A started engine and its address; it answers to ``policy`` and ``alias``."""
     engine = Engine(make_model(), make_tokenizer(), EngineConfig(seed=0, max_waiting=100))
-    host = EngineHost(engine, ["policy", "alias"])
+    host = EngineHost(engine, ["policy", "alias"], root="/where/it/was/loaded/from")
     host.start()
     yield engine, host.url
     host.close()

@@ -39,13 +39,14 @@ class EngineHost:
         host: str = "127.0.0.1",
         port: int = 0,
         tool_call_parser: str | None = "hermes",
+        root: str | None = None,
     ) -> None:
         words = Words(engine.tokenizer, tool_call_parser)
         self.engine = engine
         self._names = tuple(names)
         self._socket = _bound(host, port)
         config = uvicorn.Config(
-            create_app(engine, words, names),
+            create_app(engine, words, names, root or self._names[0]),
             log_level="warning",
             access_log=False,
             ws="none",
@@ -92,8 +93,11 @@ class EngineHost:
             logger.warning("Anybody who reaches %s may sample from this engine and change its weights.", self.url)
 
 
-def host_engine(model: Any, tokenizer: Any, config: ServingConfig) -> EngineHost:
-    """An engine over ``model`` at the address that ``config`` names, bound but not started. Raises: UsageError."""
+def host_engine(model: Any, tokenizer: Any, root: str, config: ServingConfig) -> EngineHost:
+    """An engine over ``model``, loaded from ``root``, at the address of ``config``: bound, but not started.
+
+    Raises: UsageError.
+    """
     limits = EngineConfig(
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
@@ -107,6 +111,7 @@ def host_engine(model: Any, tokenizer: Any, config: ServingConfig) -> EngineHost
         host=config.host,
         port=config.port,
         tool_call_parser=config.tool_call_parser,
+        root=root,
     )
 
 

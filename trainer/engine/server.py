@@ -46,8 +46,12 @@ class ClientGone(EngineError):
     kind = "ClientClosedRequest"
 
 
-def create_app(engine: Engine, words: Words, served_names: Sequence[str]) -> FastAPI:
-    """The engine's app. ``served_names``: the names it answers to; the first one stands for no name."""
+def create_app(engine: Engine, words: Words, served_names: Sequence[str], root: str) -> FastAPI:
+    """The engine's app.
+
+    ``served_names``: the names it answers to; the first one stands for no name. ``root``: where the model was loaded
+    from, which clients on this machine take the tokenizer from.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -55,7 +59,7 @@ def create_app(engine: Engine, words: Words, served_names: Sequence[str]) -> Fas
         words.close()
 
     app = FastAPI(title="Embedded inference engine", lifespan=lifespan)
-    service = _Service(engine, words, tuple(served_names))
+    service = _Service(engine, words, tuple(served_names), root)
 
     @app.exception_handler(EngineError)
     async def in_openai_shape(_: Request, error: EngineError) -> Response:
@@ -127,8 +131,9 @@ def _add_control_routes(app: FastAPI, engine: Engine) -> None:
 class _Service:
     """What the two completion routes do."""
 
-    def __init__(self, engine: Engine, words: Words, served_names: tuple[str, ...]) -> None:
+    def __init__(self, engine: Engine, words: Words, served_names: tuple[str, ...], root: str) -> None:
         self._engine = engine
+        self._root = root
         self._words = words
         self._names = served_names
         self._created = int(time.time())
@@ -178,7 +183,7 @@ class _Service:
                 "object": "model",
                 "created": self._created,
                 "owned_by": "trainer",
-                "root": self._names[0],
+                "root": self._root,
                 "parent": None,
                 "max_model_len": self._engine.max_model_len,
             }

@@ -122,6 +122,7 @@ async def test_every_choice_says_which_weights_sampled_it(http: Http) -> None:
 async def test_models_are_listed_with_their_length_and_other_names_are_not_found(http: Http) -> None:
     models = await _get(http, "/v1/models")
     assert [(card["id"], card["max_model_len"]) for card in models["data"]] == [("policy", CONTEXT), ("alias", CONTEXT)]
+    assert {card["root"] for card in models["data"]} == {"/where/it/was/loaded/from"}
     assert (await _post(http, "/v1/completions", model="alias", prompt=[5], max_tokens=1))["model"] == "alias"
     error = (await _post(http, "/v1/completions", 404, model="other", prompt=[5]))["error"]
     assert error["type"] == "NotFoundError"
