@@ -51,7 +51,8 @@ class Viewer:
             free = not await self._source.is_taken()
             if free:
                 await self._source.register(self._run)
-                await self._source.next_batch()  # from now on environments may register
+                # environments may register once a batch was asked for
+                self._groups = await self._source.next_batch() or []
             self._takes_batches = free
 
     async def advance(self) -> None:

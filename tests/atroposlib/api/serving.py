@@ -21,14 +21,14 @@ async def serving(app: Any) -> AsyncIterator[str]:
     """Serve ``app`` by uvicorn on this event loop; yields its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(server.serve([listener]))
+    running = asyncio.create_task(server.serve([listener]))
+    try:
         while not server.started and not running.done():
             await asyncio.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
 
 
 class ServerProcess:
