@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes import docker_daemon
 from sandboxes.base import SandboxSpec
-from sandboxes.errors import SandboxError, SandboxStartError, SandboxUnavailable
+from sandboxes.docker_daemon import explained
+from sandboxes.errors import SandboxError
 from sandboxes.image_store import Image
 from sandboxes.ownership import container_labels
 from sandboxes.rootfs import AGENT_HOME, AGENT_UID
@@ -31,7 +32,8 @@ _CPU_PERIOD_US = 100_000
 _MIB = 1 << 20
 _SMALL_TMPFS_MB = 16
 _REMOVAL_TIMEOUT_S = 30.0
-_REMOVAL_PAUSE_S = 0.05
+_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
 _FINAL_STATE_TIMEOUT_S = 2.0
 _GO_FOLDER_BIT = 1 << 31
 
@@ -60,12 +62,12 @@ class Container:
             self._create(image)
         if image.runner_digest == runner_digest(image.architecture):
             return
-        with _explained(f"the runner could not be put into a container of {image.name}"):
+        with explained(f"the runner could not be put into a container of {image.name}"):
             self._client.api.put_archive(self.name, "/", runner)
 
     def start(self) -> None:
         """Raises: SandboxStartError."""
-        with _explained("the container did not start"):
+        with explained("the container did not start"):
             self._client.api.start(self.name)
 
     def remove(self) -> None:
@@ -87,7 +89,7 @@ class Container:
         return f"the container ended with exit code {state['ExitCode']}{memory}{error}"
 
     def _create(self, image: Image) -> None:
-        with _explained(f"no container of {image.name} could be created"):
+        with explained(f"no container of {image.name} could be created"):
             self._client.api.create_container(
                 image.id,
                 name=self.name,
@@ -143,7 +145,7 @@ class Container:
     def _has_files_in_workdir(self, image: Image) -> bool:
         key = (image.id, self._spec.workdir)
         if key not in _filled_workdirs:
-            with _explained(f"the folder {self._spec.workdir} of {image.name} could not be looked at"):
+            with explained(f"the folder {self._spec.workdir} of {image.name} could not be looked at"):
                 _filled_workdirs[key] = _has_files(self._client, self.name, self._spec.workdir)
         return _filled_workdirs[key]
 
@@ -157,11 +159,11 @@ class Container:
             while (state := self._client.api.inspect_container(self.name)["State"])["Running"]:
                 if time.monotonic() > deadline:
                     break
-                time.sleep(_REMOVAL_PAUSE_S)
+                time.sleep(_PAUSE_S)
         except NotFound:
             return "the container was removed from outside"
         except (DockerException, RequestException) as error:
-            return f"the Docker daemon went away: {docker_daemon.reason(error)}"
+            return docker_daemon.reason(error)
         return state
 
 
@@ -174,6 +176,7 @@ def remove_container(client: DockerClient, name: str) -> None:
     from requests.exceptions import RequestException
 
     deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
+    pause = _PAUSE_S
     answer = "it was still there after each removal"
     while time.monotonic() < deadline:
         try:
@@ -183,8 +186,9 @@ def remove_container(client: DockerClient, name: str) -> None:
             return
         except (DockerException, RequestException) as error:
             answer = docker_daemon.reason(error)
-        time.sleep(_REMOVAL_PAUSE_S)
-    raise SandboxError(f"container {name} was not removed: {answer}. `python -m sandboxes.reaper` tries again")
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+    raise SandboxError(f"container {name} was not removed: {answer}. Once this process has ended, `python -m sandboxes.reaper` does it")
 
 
 def _has_files(client: DockerClient, container: str, folder: str) -> bool:
@@ -206,23 +210,3 @@ def _first_bytes(chunks: Iterator[bytes], count: int) -> bytes:
     while len(data) < count and (chunk := next(chunks, b"")):
         data += chunk
     return data[:count]
-
-
-class _explained:
-    """Turns what the daemon refuses in a step of a start into an error that names the step."""
-
-    def __init__(self, step: str) -> None:
-        self._step = step
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        from docker.errors import DockerException
-        from requests.exceptions import ConnectionError as NoConnection
-        from requests.exceptions import RequestException
-
-        if isinstance(error, NoConnection):
-            raise SandboxUnavailable(f"{self._step}: the Docker daemon went away: {error}") from error
-        if isinstance(error, (DockerException, RequestException)):
-            raise SandboxStartError(f"{self._step}: {docker_daemon.reason(error)}") from error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sandboxes.errors import SandboxUnavailable
+from sandboxes.errors import SandboxStartError, SandboxUnavailable
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -42,8 +44,30 @@ def host() -> str:
     return os.environ.get("DOCKER_HOST") or DEFAULT_HOST
 
 
+@contextlib.contextmanager
+def explained(step: str) -> Iterator[None]:
+    """Turns what goes wrong with the daemon in a step of a start into an error that names the step.
+
+    Raises: SandboxUnavailable where the daemon is gone, SandboxStartError where it refuses.
+    """
+    from docker.errors import DockerException
+    from requests.exceptions import ConnectionError as NoConnection
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except NoConnection as error:
+        raise SandboxUnavailable(f"{step}: {reason(error)}") from error
+    except (DockerException, RequestException) as error:
+        raise SandboxStartError(f"{step}: {reason(error)}") from error
+
+
 def reason(error: Exception) -> str:
-    """What the daemon said, in one line, without the address of the request."""
+    """What the daemon said, or that it says nothing any more, in one line."""
+    from requests.exceptions import ConnectionError as NoConnection
+
+    if isinstance(error, NoConnection):
+        return f"the Docker daemon at {host()} has gone away"
     explanation = getattr(error, "explanation", None)
     return " ".join(str(explanation or error).split())
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sandboxes import docker_daemon
+from sandboxes.docker_daemon import explained
 from sandboxes.errors import ImageNotFound
 from sandboxes.images import BOOKWORM, BUILD_COMMAND, REPOSITORY, exists
 from sandboxes.runner_file import RUNNER_LABEL
@@ -63,12 +64,17 @@ _pulls = _Pulls()
 def find_image(client: DockerClient, wanted: str | None) -> Image:
     """The local image ``wanted``, pulled where it is missing; None: the default image. Blocks.
 
-    Raises: ImageNotFound, saying how to make it or why the pull failed.
+    Raises: ImageNotFound, saying how to make it or why the pull failed; SandboxUnavailable.
     """
-    if wanted is not None:
-        return _find(client, wanted)
-    if exists(client, BOOKWORM):
-        return _find(client, BOOKWORM)
+    with explained(f"the image {wanted or BOOKWORM} could not be looked up"):
+        if wanted is not None:
+            return _find(client, wanted)
+        if exists(client, BOOKWORM):
+            return _find(client, BOOKWORM)
+        return _find_public(client)
+
+
+def _find_public(client: DockerClient) -> Image:
     try:
         return _find(client, PUBLIC_IMAGE)
     except ImageNotFound as error:

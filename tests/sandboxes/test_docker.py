@@ -9,7 +9,8 @@ import socket
 import tarfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -245,6 +246,68 @@ async def test_a_container_removed_from_outside_is_a_closed_box_that_can_be_clos
     with pytest.raises(SandboxClosed):
         await command
     await box.close()
+
+
+class Daemon:
+    """The real daemon behind a socket of its own, which can go away and come back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.away = False
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        server = await asyncio.start_unix_server(self._serve, self.path)
+        try:
+            yield
+        finally:
+            server.close()
+            self.go_away()
+
+    def go_away(self) -> None:
+        self.away = True
+        for writer in self._open:
+            writer.transport.abort()
+
+    def come_back(self) -> None:
+        self.away = False
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.away:
+            writer.close()
+            return
+        to_daemon = await asyncio.open_unix_connection("/var/run/docker.sock")
+        self._open |= {writer, to_daemon[1]}
+        await asyncio.gather(self._copy(reader, to_daemon[1]), self._copy(to_daemon[0], writer))
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(1 << 16):
+                target.write(data)
+                await target.drain()
+        target.close()
+        self._open.discard(target)
+
+
+async def test_a_daemon_that_goes_away_closes_the_box_which_is_removed_when_it_is_back(
+    busybox_image, docker_client, run_id, monkeypatch, tmp_path
+):
+    daemon = Daemon(tmp_path / "docker.sock")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{daemon.path}")
+    spec = SandboxSpec(image=busybox_image, labels={RUN_LABEL: run_id})
+    async with daemon.serving():
+        box = await docker.start(spec)
+        command = asyncio.create_task(box.exec("sleep 600"))
+        await box.exec("true")
+        daemon.go_away()
+        with pytest.raises(SandboxClosed, match=r"docker\.sock has gone away"):
+            await command
+        with pytest.raises(SandboxUnavailable, match=r"docker\.sock has gone away"):
+            await docker.start(spec)
+        daemon.come_back()
+        await box.close()
+    assert containers_of(docker_client, run_id) == []
 
 
 async def test_after_close_the_container_is_gone_and_calls_are_refused(busybox_image, docker_client, run_id):
