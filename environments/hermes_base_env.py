@@ -10,8 +10,8 @@ Promises:
   score of 0;
 - with a token-exact engine every sequence that the policy sampled is sent, with the engine's own ids and logprobs;
   with another engine the groups say ``trainable: false`` and are never sent to a trainer;
-- ``compute_reward``, ``compute_group_rewards``, ``evaluate``, ``prepare_box`` and ``setup`` may call ``ctx.terminal``
-  and the like without ``await``, and no other rollout waits for it.
+- ``compute_reward``, ``compute_group_rewards``, ``evaluate`` and ``prepare_box`` may call ``ctx.terminal`` and the
+  like without ``await``, and no other rollout waits for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from environments.rollouts.boxes import check_backend_name, plan_of, prepare_bac
 from environments.rollouts.evaluation import Progress, Sample, invalid_sample, run_in_order, sample_of, summarise
 from environments.rollouts.grading import as_invalid, valid_reward
 from environments.rollouts.judge import judge_answer, open_judge
-from environments.rollouts.player import OfferedTools, Rollout, RolloutPlayer, Split
+from environments.rollouts.player import Messages, OfferedTools, Rollout, RolloutPlayer, Split
 from environments.rollouts.samples import trained_sequences, untrained_sequence
 from environments.rollouts.statistics import RolloutStatistics
 from environments.tool_context import ToolContext, bridged, bridged_method
@@ -150,7 +150,7 @@ class HermesAgentBaseEnv(BaseEnv):
     async def collect_trajectory(self, item: Any) -> tuple[Any, list[Any]]:
         """One rollout, graded: one sequence, or a list of them where the history changed. Raises: RolloutInvalid."""
         async with self._scope(item) as scope:
-            rollout = await self._play(item, scope)
+            rollout = await self._play(self._first_messages(item), scope)
             reward = await self._grade(item, rollout)
         sequences = self._scored(rollout, reward)
         return sequences[0] if len(sequences) == 1 else sequences, []
@@ -169,7 +169,7 @@ class HermesAgentBaseEnv(BaseEnv):
         async with self._scope(item) as scope:
 
             async def attempt() -> Rollout:
-                return await self._play(item, scope)
+                return await self._play(self._first_messages(item), scope)
 
             rollouts = await collect_members(attempt, self.config.group_size, self.rollout_failures)
             rewards = await self._grade_together(item, rollouts) if rollouts else []
@@ -179,10 +179,12 @@ class HermesAgentBaseEnv(BaseEnv):
     def _scope(self, item: Any) -> AbstractAsyncContextManager[WorkspaceScope]:
         return rollout_scope(self._plan(item), self.config.terminal_lifetime)
 
-    async def _play(self, item: Any, scope: WorkspaceScope, split: Split = "train") -> Rollout:
-        """Raises: RolloutInvalid where the engine or the box failed."""
+    def _first_messages(self, item: Any) -> Messages:
         system = [{"role": "system", "content": self.config.system_prompt}] if self.config.system_prompt else []
-        messages = [*system, {"role": "user", "content": self.format_prompt(item)}]
+        return [*system, {"role": "user", "content": self.format_prompt(item)}]
+
+    async def _play(self, messages: Messages, scope: WorkspaceScope, split: Split = "train") -> Rollout:
+        """Raises: RolloutInvalid where the engine or the box failed."""
         tools = _group_tools.get() or self._resolve_tools_for_group()
         return await self._player.play(messages, tools, scope, split, self.max_token_len)
 
@@ -277,12 +279,14 @@ class HermesAgentBaseEnv(BaseEnv):
         """Play ``eval_size`` held-out items at ``eval_temperature`` and log what they were worth, in their order.
 
         In the mode ``evaluate`` with a folder for results, an evaluation that was killed goes on where it stopped.
+        While training it does not, since the policy is another each time.
         """
         started = time.time()
         items = await self._evaluation_items()
+        folder = self.config.data_dir_to_save_evals if self._only_evaluates else None
         token = _group_tools.set(self._resolve_tools_for_group())
         try:
-            with Progress.in_folder(self._progress_folder(), self._evaluation_settings()) as progress:
+            with Progress.in_folder(folder, self._evaluation_settings()) as progress:
                 work = functools.partial(self._evaluate_item, progress)
                 samples = await run_in_order(items, work, self.config.max_eval_workers)
                 await self.evaluate_log(
@@ -296,20 +300,20 @@ class HermesAgentBaseEnv(BaseEnv):
             _group_tools.reset(token)
 
     async def _evaluate_item(self, progress: Progress, index: int, item: Any) -> Sample:
-        prompt = self.format_prompt(item)
-        key = progress.key(index, prompt)
+        messages = self._first_messages(item)
+        key = progress.key(index, item, messages)
         sample = progress.find(key)
         if sample is None:
             reasons: Counter[str] = Counter()
-            graded = await collect_members(functools.partial(self._evaluate_once, item, prompt), 1, reasons)
-            sample = graded[0] if graded else invalid_sample(prompt, ", ".join(reasons))
+            graded = await collect_members(functools.partial(self._evaluate_once, item, messages), 1, reasons)
+            sample = graded[0] if graded else invalid_sample(messages, ", ".join(reasons))
             progress.add(key, sample)
         return {"index": index} | sample
 
-    async def _evaluate_once(self, item: Any, prompt: str) -> Sample:
+    async def _evaluate_once(self, item: Any, messages: Messages) -> Sample:
         async with self._scope(item) as scope:
-            rollout = await self._play(item, scope, split="eval")
-            return sample_of(prompt, rollout.result, await self._grade(item, rollout))
+            rollout = await self._play(list(messages), scope, split="eval")
+            return sample_of(messages, rollout.result, await self._grade(item, rollout))
 
     async def _evaluation_items(self) -> list[Any]:
         """The held-out items, or a seeded draw of all items where ``setup`` held none out."""
@@ -323,10 +327,6 @@ class HermesAgentBaseEnv(BaseEnv):
             return random.Random(self.config.seed).sample(items, min(size or len(items), len(items)))
         drawn = [await self.get_next_item() for _ in range(size or 1)]
         return [item for item in drawn if item is not None]
-
-    def _progress_folder(self) -> str | None:
-        """Only a run that does nothing but evaluate goes on: while training, the policy is another each time."""
-        return self.config.data_dir_to_save_evals if self._only_evaluates else None
 
     def _evaluation_settings(self) -> dict[str, Any]:
         config = self.config
@@ -359,9 +359,8 @@ class HermesAgentBaseEnv(BaseEnv):
             await super().add_rollouts_for_wandb(scored_data, item)
             return
         wanted = self.config.num_rollouts_per_group_for_logging
-        told = list(zip(scored_data["messages"], scored_data["scores"], strict=False))[
-            : wanted if wanted >= 0 else None
-        ]
+        told = list(zip(scored_data["messages"], scored_data["scores"], strict=False))
+        told = told[: wanted if wanted >= 0 else None]
         self.rollouts_for_wandb.append([(self._format_trajectory_for_display(each), score) for each, score in told])
         del self.rollouts_for_wandb[: -max(1, self.config.num_rollouts_to_keep)]
 

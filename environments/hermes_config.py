@@ -15,9 +15,13 @@ from sandboxes.base import Network, SandboxSpec
 CLEAN_GRADING = {
     "PYTHONNOUSERSITE": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTEST_ADDOPTS": "--noconftest -p no:cacheprovider",
+    "PYTEST_ADDOPTS": "--noconftest -c /dev/null --rootdir . -p no:cacheprovider",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
 }
-"""What keeps files that an agent left lying about out of a verifier's Python."""
+"""What keeps files that an agent left lying about out of a verifier's Python, pytest and git.
+
+An environment whose own tests need a ``conftest.py`` or a ``pytest.ini`` sets ``grading_env`` without that line.
+"""
 
 
 class HermesAgentEnvConfig(BaseEnvConfig):

@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 from typing import IO, Any, Self
 
 from environments.agent_loop import AgentResult
-from environments.agent_loop.result import StopReason
+from environments.agent_loop.result import Message, StopReason
 
 Sample = dict[str, Any]
 """One line of ``samples.jsonl``; ``reward`` is None where the rollout was invalid, and ``error`` says why."""
@@ -22,10 +22,10 @@ FULL_REWARD = 1.0 - 1e-9
 PROGRESS_FILE = "samples.partial.jsonl"
 
 
-def sample_of(prompt: str, result: AgentResult, reward: float) -> Sample:
+def sample_of(first_messages: Sequence[Message], result: AgentResult, reward: float) -> Sample:
     """What is kept of a graded rollout."""
     return {
-        "prompt": prompt,
+        "prompt": first_messages[-1]["content"],
         "response": result.final_response,
         "reward": reward,
         "stop_reason": result.stop_reason.value,
@@ -38,9 +38,9 @@ def sample_of(prompt: str, result: AgentResult, reward: float) -> Sample:
     }
 
 
-def invalid_sample(prompt: str, error: str) -> Sample:
+def invalid_sample(first_messages: Sequence[Message], error: str) -> Sample:
     """What is kept of an item for which no rollout was valid."""
-    return {"prompt": prompt, "response": "", "reward": None, "error": error}
+    return {"prompt": first_messages[-1]["content"], "response": "", "reward": None, "error": error}
 
 
 def summarise(samples: Sequence[Sample]) -> dict[str, float]:
@@ -99,9 +99,10 @@ class Progress:
             yield cls(file, done, fingerprint)
         path.unlink(missing_ok=True)
 
-    def key(self, index: int, prompt: str) -> str:
+    def key(self, index: int, item: Any, messages: Sequence[Message]) -> str:
         """Names the work on one item."""
-        return hashlib.sha256(json.dumps([self._settings, index, prompt]).encode()).hexdigest()[:32]
+        work = json.dumps([self._settings, index, repr(item), messages], default=str)
+        return hashlib.sha256(work.encode()).hexdigest()[:32]
 
     def find(self, key: str) -> Sample | None:
         return self._done.get(key)

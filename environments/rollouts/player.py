@@ -12,6 +12,7 @@ from typing import Any, Literal
 from atroposlib.envs.server_handling.server_manager import EngineFacts, ServerManager
 from atroposlib.errors import RolloutInvalid
 from environments.agent_loop import AgentResult, HermesAgentLoop
+from environments.agent_loop.result import Message
 from environments.hermes_config import HermesAgentEnvConfig
 from environments.rollouts.grading import fresh_context
 from environments.rollouts.samples import certify
@@ -21,7 +22,7 @@ from environments.tools.workspaces import Workspace, WorkspaceScope
 OfferedTools = tuple[list[dict[str, Any]], set[str]]
 """Schemas for the model, and the names it may call."""
 Split = Literal["train", "eval"]
-Messages = list[dict[str, Any]]
+Messages = list[Message]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from aiohttp import web
 from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, logprob, serving
 
 COMMAND = "echo 'def test_sum(): assert 1 + 1 == 2' > test.py && cat test.py"
-CALL = {"name": "terminal", "arguments": {"command": COMMAND}}
 ANSWER = "I looked, and it is so."
 VERDICTS = ('{"score": 0.75}', '{"score": 0.25}')
 CHATML = (
@@ -56,6 +55,12 @@ class AgentEngine(StubEngine):
         super().__init__(gives_ids=gives_ids)
         self.tokenizer = make_tokenizer()
         self.verdicts = 0
+        self.command = COMMAND
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """What the agent does first."""
+        return {"name": "terminal", "arguments": {"command": self.command}}
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": name, "max_model_len": 65536} for name in self.models]})
@@ -69,7 +74,7 @@ class AgentEngine(StubEngine):
         elif body["messages"][-1]["role"] == "tool":
             message["content"] = ANSWER
         else:
-            function = {"name": CALL["name"], "arguments": json.dumps(CALL["arguments"])}
+            function = {"name": "terminal", "arguments": json.dumps(self.call["arguments"])}
             message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
         choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
         return self._answer("chat.completion", [choice])
@@ -78,7 +83,7 @@ class AgentEngine(StubEngine):
         body = json.loads(await request.read())
         prompt = body["prompt"] if isinstance(body["prompt"], list) else self.tokenizer.encode(body["prompt"])
         first = "<|im_start|>tool" not in self.tokenizer.decode(prompt)
-        text = f"<tool_call>\n{json.dumps(CALL)}\n</tool_call>" if first else ANSWER
+        text = f"<tool_call>\n{json.dumps(self.call)}\n</tool_call>" if first else ANSWER
         ids = [*self.tokenizer.encode(text), self.tokenizer.eos_token_id][: body.get("max_tokens") or 16]
         choice = self._choice(0, prompt, ids)
         choice["text"] = text

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("box", BOXES)
 @pytest.mark.parametrize("gives_ids", [True, False])
 def test_process_writes_ten_groups(folder, engine, box, gives_ids):
@@ -99,6 +101,7 @@ def test_process_writes_ten_groups(folder, engine, box, gives_ids):
         assert group["overrides"][0].get("trainable", True) is gives_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("box", BOXES)
 def test_evaluate_writes_what_the_environments_own_evaluation_found(folder, engine, box):
     run(folder, *evaluate_words(engine.url, folder / "results"), "--env.terminal_backend", require(box))
@@ -109,6 +112,7 @@ def test_evaluate_writes_what_the_environments_own_evaluation_found(folder, engi
     assert {sample["response"] for sample in samples} == {ANSWER}
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_reward_may_run_tests_in_the_agents_box(folder, engine):
     words = (*process_words(engine.url), "--env.terminal_backend", require("docker"), "--tokenizer_name", "tokenizer")
@@ -116,6 +120,7 @@ def test_a_reward_may_run_tests_in_the_agents_box(folder, engine):
     assert {score for group in lines(folder / "output.jsonl") for score in group["scores"]} == {1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("box", BOXES)
 async def test_serve_feeds_a_trainer_and_leaves_nothing_when_it_is_stopped(folder, engine, box):
     async with api_serving(create_app()) as url, asyncio.timeout(150):
@@ -140,8 +145,53 @@ async def test_serve_feeds_a_trainer_and_leaves_nothing_when_it_is_stopped(folde
             assert len(tokens) == len(masks) == len(logprobs)
             assert sum(mask != -100 for mask in masks) > 50
         assert all(override["certificate"]["turns"] == 2 for override in group["overrides"])
-    left = await asyncio.to_thread(reaper.reap, dry_run=True)
-    assert [each for each in left if each.owner.pid == program.pid] == []
+    assert await asyncio.to_thread(left_by, program.pid) == []
+
+
+def left_by(pid):
+    """What a program that has ended left behind, as the reaper sees it."""
+    return [leftover for leftover in reaper.reap(dry_run=True) if leftover.owner.pid == pid]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("box", BOXES)
+def test_what_a_killed_environment_leaves_is_reaped(folder, engine, box):
+    engine.command = "sleep 271828"
+    words = (*process_words(engine.url), "--env.terminal_backend", require(box), "--env.tokenizer_name", "tokenizer")
+    program = subprocess.Popen(
+        command(*words, "--env.max_num_workers", "3"), cwd=folder, env=surroundings(), stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: len(sleepers()) == 3)
+    finally:
+        program.kill()
+        program.wait()
+    reaper.reap()
+    assert left_by(program.pid) == []
+    assert sleepers() == []
+
+
+def sleepers():
+    """The commands of the agents, as processes of this machine."""
+    return [line for line in processes() if line == "sleep 271828 "]
+
+
+def wait_until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def processes():
+    """Command lines of all processes of this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
 
 
 def test_serve_refuses_an_engine_on_the_address_of_the_trajectory_server(folder):
