@@ -208,7 +208,7 @@ async def test_groups_that_run_at_once_keep_the_tools_they_were_given():
     assert len(draws) > 1
 
 
-async def test_cancelling_a_group_closes_its_boxes():
+async def test_cancelling_a_group_closes_its_boxes(backend):
     started = asyncio.Event()
 
     class Env(CountingEnv):
@@ -217,12 +217,15 @@ async def test_cancelling_a_group_closes_its_boxes():
             started.set()
             return float(ctx.terminal("sleep 60")["exit_code"])
 
-    env = make(by_turn(SOLVE[0]), cls=Env)
+    env = make(by_turn(SOLVE[0]), cls=Env, terminal_backend=backend)
     task = asyncio.create_task(env.collect_trajectories(ITEM))
     await started.wait()
+    boxes = [await workspace.box() for workspace in _directory.of_loop(asyncio.get_running_loop())]
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert boxes
+    assert all(box.closed for box in boxes)
 
 
 async def test_a_rollout_may_not_outlive_the_life_of_its_box():
