@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from atroposlib.envs.server_handling.http_engine import HttpEngine
+from atroposlib.envs.server_handling.resolve_configs import resolve_openai_configs
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig, OpenaiConfig, ReasoningConfig
 
-__all__ = ["APIServerConfig", "OpenAIServer", "OpenaiConfig", "ReasoningConfig"]
+__all__ = ["APIServerConfig", "OpenAIServer", "OpenaiConfig", "ReasoningConfig", "resolve_openai_configs"]
 
 
 class OpenAIServer(HttpEngine):

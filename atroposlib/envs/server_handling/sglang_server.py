@@ -6,10 +6,11 @@ from typing import Any
 
 from atroposlib.envs.server_handling.generation import Generation, SampledTokens
 from atroposlib.envs.server_handling.http_engine import HttpEngine, policy_version, prompt_of
+from atroposlib.envs.server_handling.resolve_configs import resolve_openai_configs
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig, ReasoningConfig
 from atroposlib.errors import NotTokenExact
 
-__all__ = ["APIServerConfig", "ReasoningConfig", "SGLangServer"]
+__all__ = ["APIServerConfig", "ReasoningConfig", "SGLangServer", "resolve_openai_configs"]
 
 _RENAMED = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
 _BESIDE_SAMPLING = ("timeout", "extra_body", "model")

@@ -6,10 +6,11 @@ from typing import Any
 
 from atroposlib.envs.server_handling.generation import Generation, SampledTokens
 from atroposlib.envs.server_handling.http_engine import HttpEngine
+from atroposlib.envs.server_handling.resolve_configs import resolve_openai_configs
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig, ReasoningConfig
 from atroposlib.errors import NotTokenExact
 
-__all__ = ["APIServerConfig", "ReasoningConfig", "VLLMServer"]
+__all__ = ["APIServerConfig", "ReasoningConfig", "VLLMServer", "resolve_openai_configs"]
 
 
 class VLLMServer(HttpEngine):
