@@ -188,7 +188,9 @@ def remove_container(client: DockerClient, name: str) -> None:
             answer = docker_daemon.reason(error)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
-    raise SandboxError(f"container {name} was not removed: {answer}. Once this process has ended, `python -m sandboxes.reaper` does it")
+    raise SandboxError(
+        f"container {name} was not removed: {answer}. Once this process has ended, `python -m sandboxes.reaper` does it"
+    )
 
 
 def _has_files(client: DockerClient, container: str, folder: str) -> bool:

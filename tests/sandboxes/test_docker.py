@@ -118,6 +118,11 @@ async def test_a_box_has_no_network(box):
     assert (await box.exec("ls /sys/class/net")).output.split() == ["lo"]
 
 
+async def test_a_box_that_asks_for_a_network_has_one(busybox_image):
+    async with box_of(busybox_image, network="bridge") as box:
+        assert (await box.exec("ls /sys/class/net")).output.split() == ["eth0", "lo"]
+
+
 async def test_no_file_of_the_host_is_inside(box, tmp_path):
     (tmp_path / "secret").write_text("host")
     assert (await box.exec(["cat", str(tmp_path / "secret")])).exit_code != 0

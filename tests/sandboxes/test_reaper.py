@@ -274,7 +274,10 @@ def test_a_running_container_of_another_boot_is_left_to_the_machine_that_uses_it
     elsewhere = Owner(current.pid, current.start_ticks, "0badb007", current.pid_namespace)
     labels = {**container_labels(box_id, {RUN_LABEL: box_id}), "hermes.owner": str(elsewhere)}
     name = f"hermes-{box_id}"
-    docker_client.api.create_container(busybox_image, command=["sleep", "600"], name=name, labels=labels)
+    alone = docker_client.api.create_host_config(network_mode="none")
+    docker_client.api.create_container(
+        busybox_image, command=["sleep", "600"], name=name, labels=labels, host_config=alone
+    )
     try:
         reaper.reap()
         assert states_of(docker_client, box_id) == ["created"]
