@@ -9,7 +9,8 @@ killed and its shell session is dropped; commands run in the box's own environme
 raw, whole and unnumbered.
 
 Failures of the command or the file are answers; a box that broke raises (``sandboxes.errors``), and so the rollout
-counts as invalid and not as a score.
+counts as invalid and not as a score. A file that cannot be written raises, too: write what must stay hidden under a
+name that an agent cannot have blocked.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ class ToolContext:
     # -- files ---------------------------------------------------------------------------------------------------
 
     async def aread_file(self, path: str) -> dict[str, Any]:
-        """A text file: ``{"content", "total_lines", "file_size", "truncated", "error"}``, always all five.
+        """A text file: ``{"content", "total_lines", "file_size", "truncated"}``, always all four.
 
-        ``content`` is the whole text, without line numbers. A file that cannot be read has an empty ``content`` and
-        says why in ``error``: not having made it is the agent's failure, not the verifier's.
+        ``content`` is the whole text, without line numbers. A file that cannot be read has an empty ``content``, and
+        ``error`` beside it says why: not having made it is the agent's failure, not the verifier's.
         """
         box = await self._box()
         try:
@@ -108,11 +109,11 @@ class ToolContext:
         return self._wait(lambda: self.aread_file(path))
 
     async def awrite_file(self, path: str, content: str | bytes) -> dict[str, Any]:
-        """Write a file, making its folders: ``{"bytes_written", "error"}``. Raises: SandboxFileError."""
+        """Write a file, making its folders: ``{"bytes_written"}``. Raises: SandboxFileError."""
         box = await self._box()
         data = content.encode() if isinstance(content, str) else content
         await box.write(await self._workspace.resolve(path), data)
-        return {"bytes_written": len(data), "error": None}
+        return {"bytes_written": len(data)}
 
     def write_file(self, path: str, content: str | bytes) -> dict[str, Any]:
         """See ``awrite_file``."""
@@ -258,4 +259,4 @@ class ToolContext:
 def _file_content(data: bytes) -> dict[str, Any]:
     text = data.decode("utf-8", errors="replace")
     lines = len(text.splitlines())
-    return {"content": text, "total_lines": lines, "file_size": len(data), "truncated": False, "error": None}
+    return {"content": text, "total_lines": lines, "file_size": len(data), "truncated": False}

@@ -94,7 +94,6 @@ async def test_a_file_is_read_raw_and_whole(ctx):
         "total_lines": 3001,
         "file_size": len(text),
         "truncated": False,
-        "error": None,
     }
     assert await ctx.aread_file("long.txt") == read
 
