@@ -32,7 +32,7 @@ class Outcome:
         return {"role": "tool", "tool_call_id": self.request.call_id, "content": self.text}
 
     def as_error(self, turn: int) -> ToolError | None:
-        """The record of a call that was answered with an error, or with a negative exit code."""
+        """The record of a call that was answered with an error; None where it was not."""
         error = self.result.get("error") if isinstance(self.result, Mapping) else None
         if not error:
             return None

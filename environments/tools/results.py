@@ -58,22 +58,22 @@ async def save_text(workspace: Workspace, text: str, label: str) -> str | None:
 
 async def spill(call: ToolCallContext, tool: Tool, result: ToolResult, budget: BudgetConfig) -> str:
     """Save a result in the box and return what stands for it, in the form of the result."""
-    long_text, keep = _long_text(tool, result)
-    saved = await save_text(call.workspace, long_text, tool.name) if tool.needs_box else None
-    preview = _preview(long_text, budget.preview_size)
+    text, others = _split(tool, result, budget.preview_size)
+    saved = await save_text(call.workspace, text, tool.name) if tool.needs_box else None
     where = f"saved in {saved}, read it with read_file" if saved else "the rest could not be saved"
-    note = f"\n[{len(long_text)} chars in all; {where}]"
-    return as_json(keep | {tool.text_field: preview + note}) if keep and tool.text_field else preview + note
+    preview = f"{_preview(text, budget.preview_size)}\n[{len(text)} chars in all; {where}]"
+    return preview if others is None else as_json({str(tool.text_field): preview} | others)
 
 
-def _long_text(tool: Tool, result: ToolResult) -> tuple[str, dict[str, Any]]:
-    """The part of a result that is long, and the fields that stay with its preview."""
-    if isinstance(result, Mapping) and isinstance(result.get(tool.text_field or ""), str):
-        rest = {name: value for name, value in result.items() if name != tool.text_field}
-        if len(as_json(rest)) <= DEFAULT_BUDGET.preview_size:
-            return str(result[tool.text_field or ""]), {str(tool.text_field): ""} | rest
-    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, indent=1, default=str)
-    return text, {}
+def _split(tool: Tool, result: ToolResult, longest_others: int) -> tuple[str, dict[str, Any] | None]:
+    """The field of a result that grows, and the others; or all of it as text, where no single field is long."""
+    if isinstance(result, str):
+        return result, None
+    others = {name: value for name, value in result.items() if name != tool.text_field}
+    text = result.get(tool.text_field or "")
+    if isinstance(text, str) and len(as_json(others)) <= longest_others:
+        return text, others
+    return json.dumps(result, ensure_ascii=False, indent=1, default=str), None
 
 
 def _preview(text: str, size: int) -> str:

@@ -46,7 +46,7 @@ def _timeout_s(arguments: Arguments, default_s: float) -> float:
 
 async def _start(call: ToolCallContext, command: str, folder: str | None) -> dict[str, Any]:
     box = await call.workspace.box()
-    process_id = await box.start(command, cwd=folder and call.workspace.absolute(folder))
+    process_id = await box.start(command, cwd=await call.workspace.resolve(folder or "."))
     return {"output": "Background process started", "session_id": process_id, "exit_code": 0, "error": None}
 
 

@@ -133,10 +133,17 @@ class Workspace:
         return posixpath.normpath(posixpath.join(self.plan.spec.workdir, path))
 
     async def resolve(self, path: str) -> str:
-        """As ``absolute``, with a leading ``~`` replaced by the home of the box's user."""
+        """The absolute path of what an agent names: ``~`` is its home, relative paths start where its session is."""
         if path == "~" or path.startswith("~/"):
             path = await self._home_folder() + path[1:]
-        return self.absolute(path)
+        return self.absolute(posixpath.join(await self.folder(), path))
+
+    async def folder(self) -> str:
+        """The folder that the session is in; the working folder where there is no session."""
+        if self._shell is None:
+            return self.plan.spec.workdir
+        result = await self._shell.run("command pwd", timeout_s=30)
+        return result.output.strip() if result.exit_code == 0 else self.plan.spec.workdir
 
     async def close(self) -> None:
         """Close the box; it is removed even where the caller is cancelled meanwhile. May be called again."""

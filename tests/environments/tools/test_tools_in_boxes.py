@@ -35,6 +35,16 @@ async def test_folder_and_exports_persist_between_commands(use):
     assert result["output"] == "red b\n"
 
 
+async def test_files_and_background_processes_start_where_the_session_is(use):
+    await use("terminal", command="mkdir -p a/b && cd a/b")
+    await use("write_file", path="here.txt", content="x")
+    assert (await use("terminal", command="cat /workspace/a/b/here.txt"))["output"] == "x"
+    assert (await use("search_files", pattern="*", target="files"))["total_count"] == 1
+    process = (await use("terminal", command="touch made", background=True))["session_id"]
+    await use("process", action="wait", session_id=process, timeout=20)
+    assert (await use("terminal", command="ls; cd ..; rm -r b"))["output"] == "here.txt\nmade\n"
+
+
 async def test_workdir_is_for_one_command(use):
     await use("terminal", command="mkdir 'a b'")
     inside = await use("terminal", command='basename "$PWD"  # a comment', workdir="a b")
