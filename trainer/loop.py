@@ -27,7 +27,7 @@ from trainer.errors import BatchRefused, Interrupted
 from trainer.learner import Learner, Metrics
 from trainer.policy import Policy
 from trainer.trajectories import Stopped, TrajectorySource, registration_of
-from trainer.weights import WeightSink
+from trainer.weights import WeightSink, logprob_gap
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class TrainingRun:
         self._signal: int | None = None
         self._version = 0
         self._useless_batches = 0
-        self._known_complaints: set[str] = set()
+        self._warned: set[str] = set()
         vocabulary = policy.model.config.get_text_config().vocab_size
         self._limits = BatchLimits(config.seq_len, vocabulary, config.temperature)
 
@@ -119,20 +119,13 @@ class TrainingRun:
         self._version = step
 
     def _gap(self, batch: TrainingBatch) -> Metrics:
-        """Ask the engine to go on from a prompt of the batch and compare its logprobs with the trainer's."""
+        """Let the engine go on from a prompt of the batch, and compare its logprobs with the trainer's."""
         if not batch.samples:
             return {}
         first = batch.samples[0]
-        prompt = list(first.tokens[: list(first.trained).index(True)])
-        sampled = self._sink.sample(prompt, _PROBE_TOKENS)
-        nothing = [0.0] * len(prompt)
-        probe = Sample(
-            tokens=prompt + sampled.token_ids,
-            trained=[False] * len(prompt) + [True] * len(sampled.token_ids),
-            sampled_logprobs=nothing + sampled.logprobs,
-            advantages=nothing + [0.0] * len(sampled.token_ids),
-        )
-        gap = self._learner.largest_gap(probe)
+        prompt = first.tokens[: list(first.trained).index(True)]
+        # no longer than what was sampled after it before: so much fits into the engine for certain
+        gap = logprob_gap(self._sink, self._learner, prompt, min(_PROBE_TOKENS, len(first.tokens) - len(prompt)))
         alarm = not gap <= self._config.gap_limit
         if alarm:
             logger.error(
@@ -149,13 +142,18 @@ class TrainingRun:
         Raises: BatchRefused.
         """
         for reason, complaint in batch.complaints.items():
-            if reason not in self._known_complaints:
-                self._known_complaints.add(reason)
-                logger.warning("Left out (%s, counted under train/left_out/%s): %s.", reason, reason, complaint)
+            self._warn_once(reason, f"Left out ({reason}, counted under train/left_out/{reason}): {complaint}.")
+        if not self._config.kl_coef and any(sample.ref_logprobs is not None for sample in batch.samples):
+            self._warn_once("ref_logprobs", "Groups carry ref_logprobs; --kl-coef 0 keeps them out of the loss.")
         self._useless_batches = 0 if batch.samples else self._useless_batches + 1
         if self._useless_batches >= _USELESS_BATCHES:
             reasons = "; ".join(batch.complaints.values())
             raise BatchRefused(f"{_USELESS_BATCHES} batches in a row held nothing to train on: {reasons}.")
+
+    def _warn_once(self, about: str, message: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            logger.warning("%s", message)
 
     def _save(self, step: int) -> None:
         checkpoint = self._checkpoints.save(step, self._policy.model, self._policy.tokenizer, self._learner.optimizer)

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainer.batches import Sample
 from trainer.engine.hosting import EngineHost
 from trainer.engine.sampling import SamplingParams
 from trainer.engine.scheduler import PauseMode
 from trainer.errors import ServiceError
 from trainer.http import JsonClient, Refused
+from trainer.learner import Learner
 
 logger = logging.getLogger(__name__)
 
@@ -131,3 +133,21 @@ class ExternalEngine:
 
     def close(self) -> None:
         """Nothing: the engine was not started here."""
+
+
+def logprob_gap(sink: WeightSink, learner: Learner, prompt: Sequence[int], max_tokens: int) -> float:
+    """Largest difference between the engine's logprobs and the trainer's, over a completion that is sampled for it.
+
+    Rounding alone makes it 1e-6 or so in float32; more means that the engine serves other weights than are trained.
+    Raises: ServiceError, EngineError.
+    """
+    sampled = sink.sample(prompt, max_tokens)
+    before, after = [0.0] * len(prompt), [0.0] * len(sampled.token_ids)
+    return learner.largest_gap(
+        Sample(
+            tokens=[*prompt, *sampled.token_ids],
+            trained=[False] * len(before) + [True] * len(after),
+            sampled_logprobs=before + sampled.logprobs,
+            advantages=before + after,
+        )
+    )

@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from tests.trainer.tiny_model import make_model, make_tokenizer
-from trainer.batches import Sample
 from trainer.engine.hosting import EngineHost
 from trainer.engine.sampling import SamplingParams
 from trainer.engine.scheduler import Engine
 from trainer.errors import InvalidRequest, ServiceError
 from trainer.http import JsonClient
 from trainer.learner import Learner, LearnerSettings
-from trainer.weights import EmbeddedEngine, ExternalEngine, WeightSink
+from trainer.weights import EmbeddedEngine, ExternalEngine, WeightSink, logprob_gap
 
 
 def _sink(kind: str, host: EngineHost, folder: Path) -> WeightSink:
@@ -39,15 +38,8 @@ def test_published_weights_are_served_under_their_version(kind: str, host: Engin
         sink.publish(model, version)
         assert host.engine.version == version
         assert not host.engine.paused
-        sampled = sink.sample([5, 6, 7], 8)
-        probe = Sample(
-            tokens=[5, 6, 7, *sampled.token_ids],
-            trained=[False] * 3 + [True] * len(sampled.token_ids),
-            sampled_logprobs=[0.0] * 3 + sampled.logprobs,
-            advantages=[0.0] * (3 + len(sampled.token_ids)),
-        )
-        assert Learner(model, LearnerSettings()).largest_gap(probe) < 1e-4
-        assert Learner(make_model(seed=9), LearnerSettings()).largest_gap(probe) > 1e-2
+        assert logprob_gap(sink, Learner(model, LearnerSettings()), [5, 6, 7], 16) < 1e-4
+        assert logprob_gap(sink, Learner(make_model(seed=9), LearnerSettings()), [5, 6, 7], 16) > 1e-2
     assert [path.name for path in tmp_path.iterdir()] == ["version_2"] * (kind == "external")
     host.close()
 

@@ -35,13 +35,13 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def make_model(*, seed: int = 0, tied: bool = False, vocab_size: int = 261, heads: int = 2) -> Qwen2ForCausalLM:
+def make_model(*, seed: int = 0, tied: bool = False, vocab_size: int = 261, head_size: int = 16) -> Qwen2ForCausalLM:
     config = Qwen2Config(
         vocab_size=vocab_size,
-        hidden_size=32,
+        hidden_size=2 * head_size,
         intermediate_size=64,
         num_hidden_layers=2,
-        num_attention_heads=heads,
+        num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=tied,
