@@ -92,7 +92,15 @@ class StoreError(QueueError):
 
 
 class RewardError(AtroposError):
-    """A reward function raised, or answered something that is not one finite number per completion."""
+    """A reward function raised, or answered something that is not one finite number per completion.
+
+    ``reward`` is its name and ``item_id`` the item that it could not judge, each ``""`` where it is not known.
+    """
+
+    def __init__(self, message: str, reward: str = "", item_id: str = "") -> None:
+        super().__init__(message)
+        self.reward = reward
+        self.item_id = item_id
 
 
 class RolloutInvalid(AtroposError):

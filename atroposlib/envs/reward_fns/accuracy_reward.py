@@ -20,6 +20,7 @@ class AccuracyReward(RewardFunction):
     """
 
     cpu_bound = True
+    independent = True
 
     def __init__(
         self,

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
+from atroposlib.envs.reward_fns.composite_reward import CompositeReward
 from atroposlib.envs.reward_fns.registry import RewardConfig, registry
-from atroposlib.envs.reward_fns.reward_function import MetricsLogger, RewardFunction
+from atroposlib.envs.reward_fns.verdict import Verdict
 
 Normalization = Literal["none", "sum", "minmax"]
 
 
 @registry.register
-class CombinedReward(RewardFunction):
-    """The sum of weight times reward.
+class CombinedReward(CompositeReward):
+    """Σ weight·reward, as it is or normalized.
 
-    ``normalization``: "none" leaves it; "sum" divides by the sum of weights; "minmax" maps the least of the completions
-    at hand to 0 and the greatest to 1, and leaves equal ones. A part that fails fails the whole.
+    ``normalization``: "none" leaves it; "sum" divides by Σ weight, so that parts from 0 to 1 stay there; "minmax" maps
+    the least of the completions at hand to 0 and the greatest to 1, and leaves them where all are equal. A part that
+    cannot judge a completion fails that completion.
     """
 
     def __init__(
         self, rewards: Sequence[RewardConfig], normalization: Normalization = "none", weight: float = 1.0, **kwargs: Any
     ) -> None:
-        super().__init__(weight=weight, **kwargs)
+        super().__init__([registry.create(each) for each in rewards], weight=weight, **kwargs)
         if normalization not in get_args(Normalization):
             raise ValueError(f"normalization {normalization!r} is none of {', '.join(get_args(Normalization))}")
         self.normalization = normalization
-        self.reward_functions = [registry.create(each) for each in rewards]
-        if normalization == "sum" and sum(each.weight for each in self.reward_functions) <= 0:
+        if normalization == "sum" and self._total_weight() <= 0:
             raise ValueError("the weights of the rewards must have a positive sum")
 
     @property
@@ -35,25 +36,25 @@ class CombinedReward(RewardFunction):
         """``combined(a,b)`` unless it was given a name."""
         return self._name or f"combined({','.join(each.name for each in self.reward_functions)})"
 
-    def set_wandb_logger(self, logger: MetricsLogger | None) -> None:
-        """Report each part as well."""
-        super().set_wandb_logger(logger)
-        for each in self.reward_functions:
-            each.set_wandb_logger(logger)
-
-    def compute(self, completions: Sequence[Any], **kwargs: Any) -> list[float]:
-        """Combine the parts. Raises: RewardError of the part that failed."""
-        return self._combined(completions, [each(completions, **kwargs) for each in self.reward_functions])
-
-    async def acompute(self, completions: Sequence[Any], **kwargs: Any) -> list[float]:
-        """The same with parts that wait, one after the other."""
-        return self._combined(completions, [await each.acall(completions, **kwargs) for each in self.reward_functions])
-
-    def _combined(self, completions: Sequence[Any], weighted: Sequence[Sequence[float]]) -> list[float]:
-        sums = [sum(rewards[i] for rewards in weighted) for i in range(len(completions))]
+    def combine(self, verdicts: Sequence[Sequence[Verdict]]) -> list[Verdict]:
+        """Sum up, and normalize."""
+        sums = [self._sum(each) for each in verdicts]
+        formulas = [self._formula(each) for each in verdicts]
         if self.normalization == "sum":
-            total = sum(each.weight for each in self.reward_functions)
-            return [each / total for each in sums]
+            total = self._total_weight()
+            return [Verdict(s / total, f"({f}) / {total:g}") for s, f in zip(sums, formulas, strict=True)]
         if self.normalization == "minmax" and sums and max(sums) > min(sums):
-            return [(each - min(sums)) / (max(sums) - min(sums)) for each in sums]
-        return sums
+            least, span = min(sums), max(sums) - min(sums)
+            why = f" between {least:g} and {max(sums):g}"
+            return [Verdict((s - least) / span, f + why) for s, f in zip(sums, formulas, strict=True)]
+        return [Verdict(s, f) for s, f in zip(sums, formulas, strict=True)]
+
+    def _total_weight(self) -> float:
+        return sum(each.weight for each in self.reward_functions)
+
+    def _sum(self, verdicts: Sequence[Verdict]) -> float:
+        return sum(each.weight * verdict for each, verdict in zip(self.reward_functions, verdicts, strict=True))
+
+    def _formula(self, verdicts: Sequence[Verdict]) -> str:
+        pairs = zip(self.reward_functions, verdicts, strict=True)
+        return " + ".join(f"{each.weight:g}·{each.name} {verdict:g}" for each, verdict in pairs)

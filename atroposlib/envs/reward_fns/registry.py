@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import builtins
 import importlib
-import importlib.util
 import inspect
 import logging
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeAlias, TypeVar
 
-from atroposlib.envs.reward_fns.reward_function import RewardFunction
+from atroposlib.envs.reward_fns.reward_function import RewardFunction, snake_case
+from atroposlib.envs.reward_fns.source_files import import_file
 from atroposlib.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -29,7 +28,21 @@ RewardClass = TypeVar("RewardClass", bound=type[RewardFunction])
 RewardConfig: TypeAlias = str | Mapping[str, Any] | RewardFunction
 Registered: TypeAlias = type[RewardFunction] | Callable[..., Any]
 
-_NO_REWARDS: Final = frozenset({"__init__", "registry", "reward_function"})
+_NO_REWARDS: Final = frozenset(
+    {
+        "__init__",
+        "calls",
+        "composite_reward",
+        "judging",
+        "math_answers",
+        "recipes",
+        "registry",
+        "reward_function",
+        "scoring",
+        "source_files",
+        "verdict",
+    }
+)
 
 
 class RewardRegistry:
@@ -76,11 +89,9 @@ class RewardRegistry:
         kind, parameters = _read_config(name_or_config, kwargs)
         made_from = self.get(kind)
         try:
-            reward = _make(made_from, parameters)
+            return _make(made_from, parameters)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"reward {kind!r}: {error}") from error
-        reward.recipe = (kind, parameters)
-        return reward
 
     def get(self, name: str) -> Registered:
         """The class (or function) of this name. Raises: ConfigError, which lists the names there are."""
@@ -136,7 +147,7 @@ class RewardRegistry:
 
     def _import(self, path: Path) -> None:
         try:
-            module = _import_file(path)
+            module = import_file(path)
         except (ImportError, SyntaxError) as error:
             self._broken[path] = error
             return
@@ -185,12 +196,6 @@ def _make(made_from: Registered, parameters: Mapping[str, Any]) -> RewardFunctio
     return FunctionReward(made_from, **parameters)
 
 
-def snake_case(class_name: str) -> str:
-    """``ReasoningStepsReward`` as ``reasoning_steps``, ``R1Reward`` as ``r1``."""
-    bare = re.sub(r"_?[Rr]eward$", "", class_name) or class_name
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", bare).lower()
-
-
 def _key(name: str) -> str:
     """What of a name counts when it is looked up."""
     bare = re.sub(r"[^a-z0-9]", "", name.lower())
@@ -209,30 +214,6 @@ def _read_config(name_or_config: str | Mapping[str, Any], defaults: Mapping[str,
     if not isinstance(kind, str):
         raise ConfigError(f"a reward needs its 'type': {dict(name_or_config)!r}")
     return kind, {**defaults, **(config.pop("params", None) or {}), **config}
-
-
-def _module_name(path: Path) -> str:
-    """Files of this package are its modules; others get a name of their own."""
-    if path.parent == Path(__file__).parent:
-        return f"{__package__}.{path.stem}"
-    return f"atroposlib_reward_{abs(hash(str(path.resolve()))):x}_{path.stem}"
-
-
-def _import_file(path: Path) -> ModuleType:
-    name = _module_name(path)
-    if path.parent == Path(__file__).parent or name in sys.modules:
-        return importlib.import_module(name)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def _import_class(name: str) -> Registered:

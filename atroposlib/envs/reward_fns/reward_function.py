@@ -4,18 +4,18 @@ Promises: one finite number per completion; what goes wrong rises as ``RewardErr
 
 ``compute`` gets the completions and keywords such as ``solution``, ``ground_truth``, ``item``, ``config``, ``ctx`` and
 ``judge``, of which it takes what it needs. A reward that waits (for a judge, a sandbox) defines ``acompute`` instead.
+Numbers may be ``Verdict``s, which say why.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self
 
+from atroposlib.envs.reward_fns.verdict import Verdict
 from atroposlib.errors import RewardError
-
-logger = logging.getLogger(__name__)
 
 
 class MetricsLogger(Protocol):
@@ -29,45 +29,78 @@ class RewardFunction:
     """A reward. ``weight`` is what it counts beside others; further keywords are kept in ``config``."""
 
     cpu_bound: ClassVar[bool] = False
-    """Whether it computes for so long that it belongs into another process."""
+    """Whether it computes for so long that it belongs into a process of its own, which is killed when it takes longer
+    than ``time_limit_s``. There it is made again from its class and parameters, and gets ``solution``,
+    ``ground_truth``, ``item`` and those other keywords that its ``compute`` names."""
+
+    independent: ClassVar[bool] = False
+    """Whether each completion is judged by itself. It is then called with one completion at a time, and one that cannot
+    be judged does not fail the others."""
+
+    time_limit_s: float = 10.0
+    """Seconds for one completion, where ``cpu_bound``."""
+
+    registered_name: ClassVar[str | None] = None
+    """The name under which the registry knows the class."""
+
+    made_with: tuple[tuple[Any, ...], dict[str, Any]]
+    """The arguments it was made with, so that another process can make it again."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self.made_with = (args, kwargs)
+        return self
 
     def __init__(self, weight: float = 1.0, name: str | None = None, **kwargs: Any) -> None:
         self.weight = weight
         self._name = name
         self.config = kwargs
         self.wandb_logger: MetricsLogger | None = None
-        self.recipe: tuple[str, dict[str, Any]] | None = None
-        """The type and parameters from which the registry made it, so that another process can make it again."""
 
     @property
     def name(self) -> str:
-        """What it is called in metrics."""
-        return self._name or type(self).__name__.lower()
+        """What it is called in metrics and errors."""
+        return self._name or self.__class__.__dict__.get("registered_name") or snake_case(type(self).__name__)
 
-    def compute(self, completions: Sequence[Any], **kwargs: Any) -> list[float]:
+    def prepare(self) -> None:
+        """Load what is slow to load (a model, a library), before the first completion and its time limit."""
+
+    def compute(self, completions: Sequence[Any], **kwargs: Any) -> Sequence[float]:
         """Return one number per completion, not weighted."""
         raise RewardError(f"{self.name} has no compute(): await acompute() if it has that, else define one of them")
 
-    async def acompute(self, completions: Sequence[Any], **kwargs: Any) -> list[float]:
+    async def acompute(self, completions: Sequence[Any], **kwargs: Any) -> Sequence[float]:
         """The same, for rewards that wait."""
         return self.compute(completions, **kwargs)
 
     def __call__(self, completions: Sequence[Any], **kwargs: Any) -> list[float]:
         """Return the weighted rewards. Raises: RewardError."""
-        return self.weighted(self.checked(completions, self._guarded(self.compute, completions, kwargs)))
+        return self.weighted(self.verdicts(completions, **kwargs))
 
     async def acall(self, completions: Sequence[Any], **kwargs: Any) -> list[float]:
         """Return the weighted rewards, also of a reward that waits. Raises: RewardError."""
+        return self.weighted(await self.averdicts(completions, **kwargs))
+
+    def verdicts(self, completions: Sequence[Any], **kwargs: Any) -> list[Verdict]:
+        """``compute``, checked. Raises: RewardError."""
+        try:
+            rewards = self.compute(completions, **kwargs)
+        except (Exception, SystemExit) as error:
+            raise self.failure(error) from error
+        return self.checked(completions, rewards)
+
+    async def averdicts(self, completions: Sequence[Any], **kwargs: Any) -> list[Verdict]:
+        """``acompute``, checked. Raises: RewardError."""
         try:
             rewards = await self.acompute(completions, **kwargs)
         except Exception as error:
-            raise self._failure(error) from error
-        return self.weighted(self.checked(completions, rewards))
+            raise self.failure(error) from error
+        return self.checked(completions, rewards)
 
-    def checked(self, completions: Sequence[Any], rewards: Sequence[float]) -> list[float]:
-        """The rewards as floats. Raises: RewardError where they are not one finite number per completion."""
+    def checked(self, completions: Sequence[Any], rewards: Sequence[float]) -> list[Verdict]:
+        """The rewards as numbers. Raises: RewardError where they are not one finite number per completion."""
         try:
-            numbers = [float(reward) for reward in rewards]
+            numbers = [each if isinstance(each, Verdict) else Verdict(each) for each in rewards]
         except (TypeError, ValueError) as error:
             raise RewardError(f"{self.name} answered {rewards!r:.200}, which are no numbers") from error
         if len(numbers) != len(completions):
@@ -95,15 +128,21 @@ class RewardFunction:
             {
                 f"reward/{self.name}/mean_raw": sum(raw_rewards) / len(raw_rewards),
                 f"reward/{self.name}/mean_weighted": sum(weighted_rewards) / len(weighted_rewards),
-                f"reward/{self.name}/min": min(raw_rewards),
-                f"reward/{self.name}/max": max(raw_rewards),
+                f"reward/{self.name}/min": float(min(raw_rewards)),
+                f"reward/{self.name}/max": float(max(raw_rewards)),
             }
         )
+
+    def failure(self, error: BaseException) -> RewardError:
+        """What went wrong, as the error that leaves a reward."""
+        if isinstance(error, RewardError):
+            return error
+        return RewardError(f"{self.name} failed: {type(error).__name__}: {error}")
 
     @staticmethod
     def get_content(completion: Any) -> str:
         """The text of a completion: a text itself, an assistant's message (alone or under ``message``), or a list of
-        messages, of which the first of an assistant that has text counts. Empty where there is none.
+        messages, of which the last of an assistant that has text counts. Empty where there is none.
         """
         if isinstance(completion, str):
             return completion
@@ -111,21 +150,40 @@ class RewardFunction:
             inner = completion.get("message")
             return RewardFunction.get_content(inner) if isinstance(inner, Mapping) else _said(completion)
         if isinstance(completion, (list, tuple)):
-            return next((text for message in completion if (text := RewardFunction.get_content(message))), "")
+            return next((text for message in reversed(completion) if (text := RewardFunction.get_content(message))), "")
         return ""
 
-    def _guarded(
-        self, compute: Callable[..., list[float]], completions: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> list[float]:
-        try:
-            return compute(completions, **kwargs)
-        except Exception as error:
-            raise self._failure(error) from error
 
-    def _failure(self, error: Exception) -> RewardError:
-        if isinstance(error, RewardError):
-            return error
-        return RewardError(f"{self.name} failed: {type(error).__name__}: {error}")
+class TextReward(RewardFunction):
+    """A reward that judges the text of each completion by itself, without a right answer: define ``judge_text``."""
+
+    independent = True
+
+    def compute(self, completions: Sequence[Any], **_: Any) -> list[float]:
+        """Judge the text of each completion."""
+        return [self.judge_text(self.get_content(completion)) for completion in completions]
+
+    def judge_text(self, text: str) -> float:
+        """The reward of one text."""
+        raise NotImplementedError
+
+
+class AnswerReward(RewardFunction):
+    """A reward that compares the text of each completion with its right answer: define ``judge_answer``."""
+
+    independent = True
+
+    def compute(
+        self, completions: Sequence[Any], solution: Any = None, ground_truth: Any = None, **_: Any
+    ) -> list[float]:
+        """Compare with ``solution`` or ``ground_truth``: one answer for all, or a list. Raises: RewardError."""
+        gold = gold_for_each(completions, solution=solution, ground_truth=ground_truth)
+        texts = [self.get_content(completion) for completion in completions]
+        return [self.judge_answer(text, right) for text, right in zip(texts, gold, strict=True)]
+
+    def judge_answer(self, text: str, gold: Any) -> float:
+        """The reward of one text, whose right answer is ``gold``."""
+        raise NotImplementedError
 
 
 def _said(message: Mapping[str, Any]) -> str:
@@ -156,4 +214,12 @@ def gold_for_each(completions: Sequence[Any], **named: Any) -> list[Any]:
         return [gold] * len(completions)
     if len(gold) != len(completions):
         raise RewardError(f"{len(gold)} right answers for {len(completions)} completions")
+    if any(each is None for each in gold):
+        raise RewardError(f"the right answer of completion {[*gold].index(None)} is missing")
     return list(gold)
+
+
+def snake_case(class_name: str) -> str:
+    """``ReasoningStepsReward`` as ``reasoning_steps``, ``R1Reward`` as ``r1``."""
+    bare = re.sub(r"_?[Rr]eward$", "", class_name) or class_name
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", bare).lower()
