@@ -42,7 +42,7 @@ class _RowLayer(CacheLayerMixin):
         self.keys: torch.Tensor | None = None
         self.values: torch.Tensor | None = None
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+    def lazy_initialization(self, *_: torch.Tensor) -> None:
         """Nothing to prepare: ``update`` takes the memory it needs."""
 
     def update(
@@ -92,6 +92,10 @@ class _RowLayer(CacheLayerMixin):
         return self._cache.window.length
 
     def get_max_length(self) -> int:
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        """The same, under its name in transformers 4."""
         return -1
 
 
