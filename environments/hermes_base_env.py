@@ -50,6 +50,7 @@ from environments.tools.workspaces import (
     WorkspaceError,
     WorkspaceScope,
     current_scope,
+    open_boxes,
     workspace_scope,
 )
 from sandboxes.base import SandboxSpec
@@ -347,6 +348,7 @@ class HermesAgentBaseEnv(BaseEnv):
         """Log the rollouts since the last call beside ``wandb_metrics``. Subclasses call this last."""
         values: dict[str, Any] = {} if wandb_metrics is None else wandb_metrics
         values.update(self._statistics.describe())
+        values["sandbox/open"] = open_boxes()
         self._statistics = RolloutStatistics()
         if self._reward_buffer:
             values.setdefault("train/mean_reward", sum(self._reward_buffer) / len(self._reward_buffer))

@@ -232,6 +232,9 @@ class _Directory:
     def of_loop(self, loop: asyncio.AbstractEventLoop) -> list[Workspace]:
         return [workspace for workspace in self._open.values() if workspace.loop is loop]
 
+    def boxes(self) -> int:
+        return sum(workspace.has_box for workspace in self._open.values())
+
     def forget(self, task_id: str) -> None:
         self._open.pop(task_id, None)
         self._closed[task_id] = None
@@ -283,6 +286,11 @@ async def workspace_scope(plan: BoxPlan) -> AsyncIterator[WorkspaceScope]:
     finally:
         _scope.reset(token)
         await finish(scope.close())
+
+
+def open_boxes() -> int:
+    """How many boxes this process holds open now."""
+    return _directory.boxes()
 
 
 def current_scope() -> WorkspaceScope | None:

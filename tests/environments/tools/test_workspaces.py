@@ -12,6 +12,7 @@ from environments.tools.workspaces import (
     WorkspaceError,
     WorkspaceNotPrepared,
     finish,
+    open_boxes,
     workspace_of,
     workspace_scope,
 )
@@ -37,6 +38,15 @@ async def test_a_box_opens_at_its_first_use_and_once_for_many_callers():
         boxes = await asyncio.gather(*(workspace.box() for _ in range(5)))
         assert len({id(box) for box in boxes}) == 1
     assert boxes[0].closed
+
+
+async def test_open_boxes_are_counted_until_they_are_closed():
+    before = open_boxes()
+    async with workspace_scope(LOCAL):
+        workspaces = [workspace_of(new_id()) for _ in range(3)]
+        await asyncio.gather(*(workspace.box() for workspace in workspaces[:2]))
+        assert open_boxes() == before + 2
+    assert open_boxes() == before
 
 
 async def test_a_task_is_found_by_its_id_from_every_child():
