@@ -16,6 +16,7 @@ from trainer.errors import UsageError
 _COLUMNS_PER_PASS = 512
 """Longer prompts are computed in pieces of this many tokens, so that the mask stays small."""
 _CHECK_TOLERANCE = 0.05
+_NO_LIMIT = 1 << 20
 
 
 class CachedModel:
@@ -32,7 +33,7 @@ class CachedModel:
         self._dtype = next(model.parameters()).dtype
         # the keyword for the cache was renamed within transformers 5
         self._cache_keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-        _require_full_attention(config)
+        self.longest = _longest(config)
         self._require_same_logits_with_the_cache()
 
     def extend(self, first_row: int, new_tokens: list[list[int]], starts: list[int]) -> torch.Tensor:
@@ -93,14 +94,20 @@ class CachedModel:
             raise UsageError(_unsupported(self.model.config.model_type, "its logits differ with this engine's cache"))
 
 
-def _require_full_attention(config: Any) -> None:
+def _longest(config: Any) -> int:
+    """How long a sequence may be for full attention to be what the model does: its positions, or its window."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise UsageError(_unsupported(config.model_type, f"it has layers of {sorted(kinds - {'full_attention'})}"))
+    strange = kinds - {"full_attention", "sliding_attention"}
+    if strange:
+        raise UsageError(_unsupported(config.model_type, f"it has layers of {', '.join(sorted(strange))}"))
+    positions = getattr(config, "max_position_embeddings", None) or _NO_LIMIT
+    slides = "sliding_attention" in kinds or not getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None) if slides else None
+    return min(positions, window or positions)
 
 
 def _unsupported(model_type: str, why: str) -> str:
     return (
-        f"The embedded engine serves models whose layers all attend to the whole sequence; {model_type!r} is not one: "
+        f"The embedded engine serves models whose layers attend to all that came before; {model_type!r} is not one: "
         f"{why}. Serve it with vLLM and give the trainer its address with --engine-url."
     )

@@ -64,6 +64,11 @@ class BatchSampler:
     def busy(self) -> bool:
         return bool(self._active or self.waiting)
 
+    @property
+    def longest(self) -> int:
+        """How long a sequence the model itself allows."""
+        return self._model.longest
+
     def fits_alone(self, tokens: int) -> bool:
         """Whether one sequence of ``tokens`` tokens can be held at all."""
         return self._rows.fits(1, tokens)

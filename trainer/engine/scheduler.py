@@ -25,7 +25,7 @@ from trainer.config import LogprobsMode
 from trainer.engine.sampler import BatchSampler
 from trainer.engine.sampling import SamplingParams
 from trainer.engine.sequence import Completion, Sequence, end_token_ids
-from trainer.errors import EngineBusy, EngineFailed, InvalidRequest
+from trainer.errors import EngineBusy, EngineFailed, InvalidRequest, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -284,20 +284,22 @@ class Engine:
             return jobs
 
     def _allowed_length(self) -> int:
-        """The longest sequence: what was asked for, or what positions and memory allow."""
-        positions = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
-        length = min(self.config.max_model_len or positions, positions)
-        if self._sampler.fits_alone(length):
-            return length
-        if self.config.max_model_len is not None:
-            raise InvalidRequest(
+        """The longest sequence: what was asked for, or what model and memory allow. Raises: UsageError."""
+        asked, longest = self.config.max_model_len, self._sampler.longest
+        if asked is not None and asked > longest:
+            raise UsageError(
+                f"--max-model-len {asked} is more than the {longest} tokens this model can attend to here."
+            )
+        length = asked or longest
+        if asked is not None and not self._sampler.fits_alone(length):
+            raise UsageError(
                 f"One sequence of {length} tokens does not fit into {self.config.kv_cache_bytes} bytes of cache: raise "
-                "--kv-cache-gb or lower --max-model-len.",
-                "max_model_len",
+                "--kv-cache-gb or lower --max-model-len."
             )
         while not self._sampler.fits_alone(length):
             length //= 2
-        logger.warning("The cache holds %d tokens; sequences are limited to that (--kv-cache-gb).", length)
+        if length < longest and asked is None:
+            logger.warning("The cache holds %d tokens; sequences are limited to that (--kv-cache-gb).", length)
         return length
 
 
