@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from atroposlib.wire import IGNORED_MASK, ScoredDataGroup
@@ -179,11 +180,12 @@ def _check(sample: Sample, limits: BatchLimits) -> None:
             f"a sequence of {len(sample.tokens)} tokens is longer than --seq-len {limits.seq_len}; raise it, or lower "
             "the environment's max_rollout_tokens",
         )
-    if max(sample.tokens) >= limits.vocab_size:
+    largest = max(chain(sample.tokens, *(sample.distill_token_ids or ())))
+    if largest >= limits.vocab_size:
         raise _LeftOut(
             "out_of_vocabulary",
-            f"token id {max(sample.tokens)} is not one of the model's {limits.vocab_size}: the environment sampled "
-            "from an engine with another tokenizer",
+            f"token id {largest} is not one of the model's {limits.vocab_size}: it comes from an engine with another "
+            "tokenizer",
         )
     for logprob, on in zip(sample.sampled_logprobs, sample.trained, strict=True):
         if on and not (math.isfinite(logprob) and logprob <= _ABOVE_ZERO):

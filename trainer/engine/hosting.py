@@ -44,9 +44,10 @@ class EngineHost:
         words = Words(engine.tokenizer, tool_call_parser)
         self.engine = engine
         self._names = tuple(names)
+        self._root = root or self._names[0]
         self._socket = _bound(host, port)
         config = uvicorn.Config(
-            create_app(engine, words, names, root or self._names[0]),
+            create_app(engine, words, names, self._root),
             log_level="warning",
             access_log=False,
             ws="none",
@@ -88,7 +89,8 @@ class EngineHost:
         self._server.run(sockets=[self._socket])
 
     def _announce(self) -> None:
-        logger.info("Serving %s on %s", " and ".join(repr(name) for name in self._names), self.url)
+        names = " and ".join(repr(name) for name in self._names)
+        logger.info("Serving the model of %s on %s; it answers to the name %s.", self._root, self.url, names)
         if not self._socket.getsockname()[0].startswith(("127.", "::1")):
             logger.warning("Anybody who reaches %s may sample from this engine and change its weights.", self.url)
 

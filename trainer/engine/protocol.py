@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from trainer.engine.sampling import SamplingParams
 
 MAX_CHOICES = 128
 _MAX_TOP = 20
 
-_HARMLESS: dict[str, tuple[Any, ...]] = {
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (None,),
     "bad_words": (None, []),
     "best_of": (None, 1),
@@ -66,7 +74,7 @@ class _Request(BaseModel):
     @model_validator(mode="after")
     def _refuse_what_is_not_honoured(self) -> _Request:
         for name, value in (self.model_extra or {}).items():
-            if name in _HARMLESS and value not in _HARMLESS[name]:
+            if name in _NEUTRAL and value not in _NEUTRAL[name]:
                 raise ValueError(f"{name}={value!r} is not supported by the embedded engine; leave it out or use vLLM")
         return self
 
@@ -100,6 +108,14 @@ class CompletionRequest(_Request):
     max_tokens: int | None = 16
     logprobs: Annotated[int, Field(ge=0, le=_MAX_TOP)] | None = None
     add_special_tokens: bool = True
+
+    @field_validator("prompt", mode="wrap")
+    @classmethod
+    def _say_what_a_prompt_is(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return read(value)
+        except ValidationError:
+            raise ValueError("a prompt is a text, a list of token ids (none negative), or a list of either") from None
 
 
 class ChatMessage(BaseModel):

@@ -177,10 +177,9 @@ class BatchSampler:
         count = sequence.params.prompt_logprobs
         if count is None or sequence.prompt_logprobs is not None:
             return
-        logprobs_T_V = torch.log_softmax(self._model.all_logits(sequence.prompt).float(), dim=-1)
-        sequence.prompt_logprobs = [None]
-        for logprobs_V, token_id in zip(logprobs_T_V, sequence.prompt[1:], strict=False):
-            values, ids = logprobs_V.topk(min(count, logprobs_V.shape[0]))
-            position = {token_id: float(logprobs_V[token_id])}
-            position.update(zip(ids.tolist(), values.tolist(), strict=True))
-            sequence.prompt_logprobs.append(position)
+        logprobs_T_V = torch.log_softmax(self._model.all_logits(sequence.prompt)[:-1].float(), dim=-1)
+        own_T = logprobs_T_V.gather(1, torch.tensor(sequence.prompt[1:], device=self._model.device)[:, None])[:, 0]
+        top = logprobs_T_V.topk(min(count, logprobs_T_V.shape[1]))
+        rows = zip(sequence.prompt[1:], own_T.tolist(), top.indices.tolist(), top.values.tolist(), strict=True)
+        likeliest = [{token: own, **dict(zip(ids, values, strict=True))} for token, own, ids, values in rows]
+        sequence.prompt_logprobs = [None, *likeliest]

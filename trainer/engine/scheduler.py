@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -104,8 +105,8 @@ class Engine:
         generator = None
         if params.seed is not None:
             generator = torch.Generator(device=next(self.model.parameters()).device).manual_seed(params.seed)
-        backend = self.tokenizer.backend_tokenizer if params.stop else None
-        sequence = Sequence(prompt, params, self._end_ids, backend, generator=generator)
+        decoder = self._decoder() if params.stop else None
+        sequence = Sequence(prompt, params, self._end_ids, decoder, generator=generator)
         with self._state:
             if self._closed:
                 raise EngineFailed("The engine was closed.")
@@ -114,6 +115,12 @@ class Engine:
             self._arrived.append(sequence)
             self._state.notify_all()
         return sequence.future
+
+    def _decoder(self) -> Any:
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise InvalidRequest("This tokenizer cannot decode token by token, which stop strings need.", "stop")
+        return backend
 
     def _check(self, prompt: list[int], params: SamplingParams) -> None:
         if not prompt:
@@ -164,7 +171,7 @@ class Engine:
 
     def set_version(self, version: str) -> None:
         """Name the weights as they are now; tokens sampled from here on carry the name."""
-        self._do(lambda: setattr(self._sampler, "version", version))
+        self._do(partial(self._set_version, version))
 
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: str | None = None) -> None:
         """Copy ``weights`` over the engine's own between two steps, in place, and forget what was computed with the
@@ -183,7 +190,7 @@ class Engine:
                 raise InvalidRequest(
                     f"Weight {name!r} has shape {tuple(weights[name].shape)}; the model's is {tuple(target.shape)}."
                 )
-        self._do(lambda: self._copy_weights(targets, weights, version))
+        self._do(partial(self._copy_weights, targets, weights, version))
 
     def reload_weights(self, folder: Path, version: str | None = None) -> None:
         """Load the weights of a saved model of the same architecture.
@@ -191,6 +198,9 @@ class Engine:
         Raises: InvalidRequest, where ``folder`` holds no such model.
         """
         self.update_weights(read_weights(folder, self.model), version)
+
+    def _set_version(self, version: str) -> None:
+        self._sampler.version = version
 
     def _copy_weights(
         self, targets: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor], version: str | None
@@ -200,7 +210,7 @@ class Engine:
                 target.copy_(weights[name])
         self._sampler.forget()
         if version is not None:
-            self._sampler.version = version
+            self._set_version(version)
 
     def _drain(self) -> None:
         with self._state:
@@ -311,7 +321,7 @@ def read_weights(folder: Path, model: Any) -> dict[str, torch.Tensor]:
     if not (folder / "config.json").is_file():
         raise InvalidRequest(f"{folder} holds no saved model (no config.json).", "weights_path")
     try:
-        loaded = type(model).from_pretrained(folder, dtype=model.dtype, local_files_only=True)
+        loaded = type(model).from_pretrained(folder, dtype=model.dtype, local_files_only=True, use_safetensors=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidRequest(f"No weights could be read from {folder}: {error}", "weights_path") from error
     return dict(loaded.named_parameters())
