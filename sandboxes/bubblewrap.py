@@ -16,6 +16,7 @@ namespaces.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import os
@@ -25,7 +26,6 @@ import shutil
 import subprocess
 import sys
 import uuid
-from asyncio import to_thread
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -43,7 +43,7 @@ from sandboxes.namespaces.seccomp import seccomp_filter
 from sandboxes.namespaces.toolchain import toolchain
 from sandboxes.ownership import owned_name
 from sandboxes.runner import runner_path
-from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox
+from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox, finish
 
 logger = logging.getLogger(__name__)
 
@@ -68,15 +68,17 @@ async def start(spec: SandboxSpec, *, maker: Maker | None = None) -> BubblewrapS
     maker = maker or await _find_maker()
     _refuse_what_it_cannot(spec, maker)
     box_id = f"bubblewrap-{uuid.uuid4().hex[:12]}"
-    limits = await to_thread(prepare_limits, spec, owned_name(box_id))
-    _say_once(maker, limits.description)
+    preparing = asyncio.create_task(asyncio.to_thread(_prepare, spec, box_id))
     try:
-        plan = await to_thread(_plan, spec, limits)
+        await finish(preparing)
+        limits, plan = preparing.result()
         with _program(plan, maker) as program:
             launched = await launch(program)
     except BaseException:
-        limits.remove()
+        if preparing.exception() is None:
+            await asyncio.to_thread(preparing.result()[0].remove)
         raise
+    _say_once(maker, limits.description)
     if launched.channel.hello is None or launched.channel.hello.pid != 1:
         await launched.end()
         raise SandboxStartError("the runner is not the first process of its box, so nothing is run in it")
@@ -101,6 +103,7 @@ class BubblewrapSandbox(RunnerSandbox):
         super().__init__(sandbox_id, spec, launched.channel, user=user, environment=environment)
         self.limits = limits.description
         self._launched = launched
+        self._remove_limits = limits.remove
 
     async def give_folders(self) -> None:
         """Give the user's folders to the user, which bwrap cannot where there are several."""
@@ -114,13 +117,14 @@ class BubblewrapSandbox(RunnerSandbox):
 
     async def _stop(self) -> None:
         await self._launched.end()
+        await asyncio.to_thread(self._remove_limits)
 
 
 # ---- which program makes a box
 
 
 async def _find_maker() -> Maker:
-    return await to_thread(find_maker)
+    return await asyncio.to_thread(find_maker)
 
 
 @functools.cache
@@ -187,6 +191,15 @@ def _refuse_what_it_cannot(spec: SandboxSpec, maker: Maker) -> None:
 
 
 # ---- the plan
+
+
+def _prepare(spec: SandboxSpec, box_id: str) -> tuple[Limits, Plan]:
+    limits = prepare_limits(spec, owned_name(box_id))
+    try:
+        return limits, _plan(spec, limits)
+    except BaseException:
+        limits.remove()
+        raise
 
 
 def _plan(spec: SandboxSpec, limits: Limits) -> Plan:

@@ -49,8 +49,7 @@ async def launch(program: Program, *, timeout_s: float = 30.0) -> Launched:
             reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
             channel = await Channel.open(reader, writer, timeout_s=timeout_s)
         except BaseException as error:
-            ours.close()
-            process.kill()
+            ours.close()  # the end of its input ends a runner, and with it what stands outside its box
             await end_process(process)
             if isinstance(error, SandboxStartError):
                 raise SandboxStartError(_explain(error, last_words)) from None

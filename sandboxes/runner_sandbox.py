@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sandboxes.base import ExecResult, ProcessStatus, Sandbox, SandboxSpec, Shell
 from sandboxes.channel import Call, Channel, Finished
@@ -270,7 +271,7 @@ class RunnerSandbox(Sandbox):
         raise SandboxFileError(status, os.strerror(status), named)
 
 
-async def finish(task: asyncio.Task[None]) -> None:
+async def finish(task: asyncio.Task[Any]) -> None:
     """Wait for a task to its end, also when cancelled meanwhile; the cancellation is raised after it."""
     cancelled = False
     while not task.done():

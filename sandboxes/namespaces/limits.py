@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import resource
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ _OPEN_FILES = 4096
 _OWN_PROCESSES = 16
 """The runner and a supervisor for each of a few commands: not the box's own."""
 _PERIOD_US = 100_000
+_BUSY_S = 2.0
 _CONTROLLERS = ("memory", "pids", "cpu")
 
 Settings = Mapping[str, str]
@@ -37,7 +38,7 @@ class Limits:
     description: str
 
     def remove(self) -> None:
-        """Remove the control groups, for a box that did not start; else the process outside it does so at the end."""
+        """Remove the control groups where the process outside the box did not, as it does at its end. May block."""
         _remove(self.cgroups)
 
 
@@ -180,8 +181,21 @@ def _removed_on_error(made: list[Path]) -> Iterator[None]:
 
 def _remove(groups: tuple[Path, ...]) -> None:
     for group in groups:
-        with contextlib.suppress(OSError):
-            os.rmdir(group)
+        deadline = time.monotonic() + _BUSY_S
+        while not _is_removed(group) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+def _is_removed(group: Path) -> bool:
+    """A group is busy until the last process that was killed in it is gone."""
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        logger.debug("the control group %s is not removed yet: %s", group, error)
+        return False
+    return True
 
 
 def _memory_bytes(spec: SandboxSpec) -> int:

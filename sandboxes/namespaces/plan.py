@@ -146,4 +146,4 @@ def _bwrap_step(step: Step, open_text: Callable[[str], int]) -> list[str]:
     proc = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     for name in ("sysrq-trigger", "irq", "bus", "fs"):
         proc += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
-    return [*proc, "--dev", "/dev", "--size", str(64 << 20), "--tmpfs", "/dev/shm"]
+    return [*proc, "--dev", "/dev", "--size", str(64 << 20), "--tmpfs", "/dev/shm", "--chmod", "1777", "/dev/shm"]

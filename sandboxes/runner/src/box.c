@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "guard.h"
 #include "image.h"
 #include "mounts.h"
 
@@ -259,7 +260,10 @@ void box_enter(const struct plan *plan) {
     if (unshare(spaces)) plan_fail("cannot make the namespaces of the box", NULL);
     pid_t first = fork();
     if (first < 0) plan_fail("cannot start the first process of the box", NULL);
-    if (first) wait_for(first);
+    if (first) {
+        guard_name_first(first);
+        wait_for(first);
+    }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setsid();
     const char *name = plan->name ? plan->name : "sandbox";
@@ -267,4 +271,5 @@ void box_enter(const struct plan *plan) {
     raise_loopback();
     make_root(plan);
     give_up_rights(plan);
+    guard_await_cgroups();
 }

@@ -19,6 +19,9 @@
 
 enum { REMOVE_TRIES = 2000, REMOVE_PAUSE_US = 1000 };
 
+/* `go` lets the child go, then the first process of the box; `named` carries that one's id. */
+static int go[2], named[2];
+
 static void write_file(const char *path, const char *text) {
     int file = open(path, O_WRONLY | O_CLOEXEC);
     if (file < 0 || write(file, text, strlen(text)) < 0) plan_fail("cannot write", path);
@@ -112,33 +115,72 @@ static int wait_for_end(pid_t child, int owner, int children) {
     }
 }
 
-static void await(int pipe_end) {
-    char go;
-    if (read(pipe_end, &go, 1) != 1) _exit(0); /* the guard has said why */
+static void let_go(void) {
+    if (write(go[1], "", 1) != 1) plan_fail("cannot start", NULL);
+}
+
+static void await_go(void) {
+    char byte;
+    if (read(go[0], &byte, 1) != 1) _exit(0); /* the guard has said why */
+}
+
+void guard_name_first(pid_t first) {
+    if (write(named[1], &first, sizeof first) != sizeof first) _exit(0);
+    close(named[1]);
+}
+
+void guard_await_cgroups(void) {
+    close(named[1]);
+    await_go();
+    close(go[0]);
+}
+
+static void become_child(const struct plan *plan) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(go[1]);
+    close(named[0]);
+    await_go();
+    set_rlimits(plan);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* The process that is to be in the control groups: the first of the box, where the child makes one. */
+static void limit(const struct plan *plan) {
+    pid_t first;
+    if (read(named[0], &first, sizeof first) != sizeof first) return; /* the child has said why */
+    join_cgroups(plan, first);
+    let_go();
+}
+
+static void release(const struct plan *plan, pid_t child) {
+    if (plan->exec) {
+        join_cgroups(plan, child);
+        let_go();
+        return;
+    }
+    map_ids(plan, child);
+    if (plan->image && plan->id_count) image_mount_for(plan, child);
+    let_go();
+    limit(plan);
 }
 
 void guard(const struct plan *plan) {
-    int go[2], owner = watch_owner(plan), children = watch_children();
-    if (children < 0 || pipe2(go, O_CLOEXEC)) plan_fail("cannot start", NULL);
+    int owner = watch_owner(plan), children = watch_children();
+    if (children < 0 || pipe2(go, O_CLOEXEC) || pipe2(named, O_CLOEXEC)) plan_fail("cannot start", NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (plan->image && plan->id_count) image_unshare();
     unsigned long flags = SIGCHLD | (plan->exec ? 0 : CLONE_NEWUSER);
     pid_t child = (pid_t)syscall(SYS_clone, flags, 0, 0, 0, 0);
     if (child < 0) plan_fail("cannot make a user namespace", NULL);
     if (!child) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(go[1]);
-        await(go[0]);
-        set_rlimits(plan);
-        sigset_t none;
-        sigemptyset(&none);
-        sigprocmask(SIG_SETMASK, &none, NULL);
+        become_child(plan);
         return;
     }
-    if (!plan->exec) map_ids(plan, child);
-    join_cgroups(plan, child);
-    if (plan->image && plan->id_count) image_mount_for(plan, child);
-    if (write(go[1], "", 1) != 1) plan_fail("cannot start", NULL);
+    close(go[0]);
+    close(named[1]);
+    release(plan, child);
     prctl(PR_SET_DUMPABLE, 0);
     let_go_of_streams();
     int code = wait_for_end(child, owner, children);

@@ -31,7 +31,7 @@ void image_mount_for(const struct plan *plan, pid_t child) {
     if (mkdir(BASE "/lower", 0755)) plan_fail("cannot make", BASE "/lower");
     mount_put(lower, BASE "/lower");
     mount_overlay(BASE "/lower", BASE, false);
-    if (chown(BASE "/upper", (uid_t)plan->first_id, (gid_t)plan->first_id)) plan_fail("cannot own", BASE "/upper");
+    if (chown(BASE "/root", (uid_t)plan->first_id, (gid_t)plan->first_id)) plan_fail("cannot own", BASE "/root");
 }
 
 int image_take(void) { return mount_take(AT_FDCWD, BASE "/root"); }

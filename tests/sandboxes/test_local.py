@@ -1,0 +1,63 @@
+"""Local boxes: what they do without isolation."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from sandboxes import SandboxSpec, SandboxUnavailable, local, open_sandbox
+from sandboxes.local import path_translator
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/workspace", "/t"),
+        ("/workspace/a b", "/t/a b"),
+        ("cat '/workspace/x' \"/workspace/y\" >/workspace/z; cd /workspace", "cat '/t/x' \"/t/y\" >/t/z; cd /t"),
+        ("A=/workspace:/workspace/b", "A=/t:/t/b"),
+        ("/workspaces /workspace2 /workspace-x /workspace.bak", None),
+        ("/srv/workspace ./workspace ~/workspace $HOME/workspace x/workspace", None),
+    ],
+)
+def test_the_working_folder_is_translated_where_a_path_begins_with_it(text: str, expected: str | None):
+    assert path_translator("/workspace", "/t")(text) == (expected or text)
+
+
+async def test_paths_of_the_working_folder_work_in_methods_and_in_commands():
+    async with open_sandbox("local") as box:
+        await box.write("/workspace/a/file", b"content")
+        assert (
+            await box.exec("cat /workspace/a/file; cat $HERMES_WORKSPACE/a/file; cat a/file")
+        ).stdout == b"content" * 3
+        assert (await box.exec(["cat", "/workspace/a/file"], cwd="/workspace/a")).stdout == b"content"
+        shell = box.shell()
+        await shell.run("cd /workspace/a")
+        assert (await shell.run("cat file; cat /workspace/a/file")).stdout == b"contentcontent"
+
+
+async def test_the_folder_is_gone_after_the_box():
+    async with open_sandbox("local") as box:
+        assert isinstance(box, local.LocalSandbox)
+        folder = box.folder
+        await box.write("deep/file", b"")
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
+
+
+async def test_the_risk_is_logged_once(caplog: pytest.LogCaptureFixture):
+    local._warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            async with open_sandbox("local"):
+                pass
+    assert [record.message for record in caplog.records] == [
+        "local sandbox: commands of the model run on this machine, with your rights and no isolation; "
+        "use docker or bubblewrap unless you trust them"
+    ]
+
+
+async def test_an_image_is_refused():
+    with pytest.raises(SandboxUnavailable, match="no image"):
+        await local.start(SandboxSpec(image="task:1"))
