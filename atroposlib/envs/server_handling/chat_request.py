@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from atroposlib.envs.server_handling.history import MessageKey, setting_of
+from atroposlib.envs.server_handling.history import setting_of
 from atroposlib.tool_call_parsers import ParsedMessage
 
 NOT_FOR_TOKENS = ("tool_choice", "parallel_tool_calls", "logprobs", "top_logprobs", "stream", "model")
@@ -33,11 +33,6 @@ class ChatRequest:
         for name in NOT_FOR_TOKENS:
             arguments.pop(name, None)
         return cls(messages, tools, variables)
-
-    @cached_property
-    def history(self) -> tuple[MessageKey, ...]:
-        """The messages as they are compared with earlier turns."""
-        return tuple(MessageKey.of(message, index) for index, message in enumerate(self.messages))
 
     @cached_property
     def setting(self) -> bytes:

@@ -15,11 +15,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from atroposlib.envs.server_handling.token_text import TokenText
 from atroposlib.errors import RolloutInvalid
 
 Message = Mapping[str, Any]
 MARK, THOUGHT, NEWS, QUESTION = "zqAnswerqz", "zqThoughtqz", "zqNewsqz", "zqQuestionqz"
 _STAND_IN_CALL: dict[str, Any] = {"id": "callid000", "type": "function", "function": {"name": "tool", "arguments": {}}}
+_STAND_IN_TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "tool", "description": "", "parameters": {"type": "object", "properties": {}}},
+    }
+]
 
 
 @dataclass(frozen=True)
@@ -42,61 +49,33 @@ class Bridge:
         return bare[len(last_token) :] if bare.startswith(last_token) else self.rest
 
 
+@dataclass(frozen=True)
+class Seam:
+    """How a template is made to show what follows an answer."""
+
+    content: str
+    """Content of the stand-in answer: ``MARK``, or nothing where the content is written after the tools' results."""
+    needs_tools: bool
+    """Whether the template writes the tools after the answer, so that they belong to the bridge."""
+
+
 class ChatTemplate:
-    """The template and the encoder of one tokenizer. Safe to use from several threads.
+    """The chat template of one tokenizer. Safe to use from several threads.
 
     Every method raises ``RolloutInvalid`` with the reason ``chat_template`` where the template refuses the messages,
     and ``image_content`` where a message holds something other than text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
+        self.tokens = TokenText(tokenizer)
         self._tokenizer = tokenizer
+        self._source = getattr(tokenizer, "chat_template", None)
         self._keeps: dict[tuple[Any, ...], bool] = {}
-        self._seams: dict[tuple[Any, ...], str | None] = {}
-        backend = getattr(tokenizer, "backend_tokenizer", None) if getattr(tokenizer, "is_fast", False) else None
-        self._backend = backend
+        self._seams: dict[tuple[Any, ...], Seam | None] = {}
 
-    # ids and text
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a rendered text. Special tokens written in it become their ids; none are added."""
-        text = text.encode("utf-8", "replace").decode() if _has_surrogate(text) else text
-        if self._backend is not None:  # the tokenizer's own encode sets truncation first, which threads must not share
-            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-            return ids
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
-
-    def encode_prompt(self, text: str) -> list[int]:
-        """Ids of a bare prompt, with the mark that the tokenizer puts at the beginning of a text, once."""
-        bos = getattr(self._tokenizer, "bos_token", None)
-        if bos and text.startswith(bos):
-            return self.encode(text)
-        return list(self._tokenizer.encode(text, add_special_tokens=True))
-
-    def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
-        """Text of ids, exactly, or without special tokens."""
-        if self._backend is not None:
-            text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special)
-            return text
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special))
-
-    def without_end_token(self, ids: Sequence[int]) -> Sequence[int]:
-        """The ids of an answer without the special token that ended it, if one did."""
-        return ids[:-1] if ids and ids[-1] in self.special_ids else ids
-
-    @cached_property
-    def special_ids(self) -> frozenset[int]:
-        """Ids of all special tokens: those that can end a turn are among them."""
-        added = getattr(self._tokenizer, "added_tokens_decoder", {}) or {}
-        return frozenset(self._tokenizer.all_special_ids) | {n for n, token in added.items() if token.special}
-
-    @cached_property
-    def vocabulary(self) -> int | None:
-        """Number of ids, where the tokenizer says so."""
-        try:
-            return len(self._tokenizer)
-        except TypeError:
-            return None
+    def is_of(self, tokenizer: Any) -> bool:
+        """Whether this is still the template of this tokenizer, so that what was found out holds."""
+        return self._tokenizer is tokenizer and self._source == getattr(tokenizer, "chat_template", None)
 
     @property
     def _name(self) -> str:
@@ -105,7 +84,7 @@ class ChatTemplate:
     @cached_property
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 of the template."""
-        return hashlib.sha256(str(getattr(self._tokenizer, "chat_template", None)).encode()).hexdigest()[:16]
+        return hashlib.sha256(str(self._source).encode()).hexdigest()[:16]
 
     # rendering
 
@@ -119,25 +98,26 @@ class ChatTemplate:
     ) -> Bridge | None:
         """The bridge from ``answer`` over the messages ``new``; ``None`` where the template shows no seam."""
         roles, calls = tuple(str(message.get("role")) for message in new), answer.get("tool_calls") or []
-        content = self._seam(roles, bool(calls), tools, variables)
-        return None if content is None else self._bridge(_stand_in(calls, content), new, tools, variables)
+        seam = self._seam(roles, bool(calls), tools, variables)
+        if seam is None:
+            return None
+        shown = tools if seam.needs_tools or not tools else _STAND_IN_TOOLS
+        return self._bridge(_stand_in(calls, seam.content), new, shown, variables)
 
-    def _seam(self, roles: tuple[str, ...], has_calls: bool, tools: Any, variables: Mapping[str, Any]) -> str | None:
-        """The content of a stand-in answer after which the template writes new messages of these roles, if any.
-
-        Most take ``MARK``; some write the content of an answer after its tools' results, so it has to be empty there.
-        """
+    def _seam(self, roles: tuple[str, ...], has_calls: bool, tools: Any, variables: Mapping[str, Any]) -> Seam | None:
+        """How the template shows what follows an answer when messages of these roles do; ``None`` if it does not."""
         key = (roles, has_calls, bool(tools), _hashable(variables))
         if key not in self._seams:
             self._seams[key] = self._find_seam(roles, has_calls, tools, variables)
         return self._seams[key]
 
-    def _find_seam(self, roles: Sequence[str], has_calls: bool, tools: Any, variables: Any) -> str | None:
+    def _find_seam(self, roles: Sequence[str], has_calls: bool, tools: Any, variables: Any) -> Seam | None:
         calls, new = [_STAND_IN_CALL] * has_calls, _news(roles)
         for content in (MARK, "")[: 1 + has_calls]:
             bridge = self._bridge(_stand_in(calls, content), new, tools, variables)
             if bridge is not None and bridge.rest.count(NEWS) == len(roles):
-                return content
+                plain = self._bridge(_stand_in(calls, content), new, _STAND_IN_TOOLS, variables) if tools else bridge
+                return Seam(content, needs_tools=plain != bridge)
         rendered = self._render(self._readable([*_stand_in(calls, MARK), *new]), tools, variables, generate=True)
         if rendered.count(NEWS) < len(roles):
             raise RolloutInvalid(
@@ -155,14 +135,14 @@ class ChatTemplate:
         if MARK in with_new and MARK in alone:
             with_new, alone = with_new.partition(MARK)[2], alone.partition(MARK)[2]
             if not stand_in[-1].get("tool_calls"):
-                has_end = bool(self._leading_special(alone))
-                return _split(with_new, self._leading_special(with_new) if has_end else "")
+                has_end = bool(self.tokens.leading_special(alone))
+                return _split(with_new, self.tokens.leading_special(with_new) if has_end else "")
         calls = stand_in[-1].get("tool_calls")
         turn_end = self._turn_end(alone, calls[-1]["function"]["name"] if calls else MARK)
         said = alone[: len(alone) - len(turn_end)]
         if not with_new.startswith(said):
             return None
-        rest, end_token = with_new[len(said) :], self._leading_special(turn_end)
+        rest, end_token = with_new[len(said) :], self.tokens.leading_special(turn_end)
         return _split(rest, end_token if rest.startswith(end_token) else "")
 
     def keeps_history(
@@ -191,23 +171,11 @@ class ChatTemplate:
         """The end of the turn at the end of ``alone``, which holds an answer that calls ``last_tool`` last."""
         if alone.endswith(self._plain_turn_end):
             return self._plain_turn_end
-        start = max((alone.rfind(token) for token in self._special_texts), default=-1)
-        return alone[start:] if start > alone.rfind(last_tool) else ""
+        return self.tokens.from_last_special(alone[alone.rfind(last_tool) :])
 
     @cached_property
     def _plain_turn_end(self) -> str:
         return self._render(self._readable(_stand_in([], MARK)), None, {}, generate=False).partition(MARK)[2]
-
-    @cached_property
-    def _special_texts(self) -> tuple[str, ...]:
-        texts = {self.decode([number]) for number in self.special_ids}
-        return tuple(sorted((text for text in texts if text), key=len, reverse=True))
-
-    def _leading_special(self, text: str) -> str:
-        """The special token that a text begins with, and blanks before it; empty if there is none."""
-        bare = text.lstrip()
-        token = next((token for token in self._special_texts if bare.startswith(token)), "")
-        return text[: len(text) - len(bare) + len(token)] if token else ""
 
     def _render(
         self, messages: Any, tools: Any, variables: Mapping[str, Any], generate: bool, go_on: bool = False
@@ -337,11 +305,3 @@ def _object_or_text(arguments: str) -> Any:
 
 def _hashable(variables: Mapping[str, Any]) -> str:
     return repr(sorted(variables.items()))
-
-
-def _has_surrogate(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False

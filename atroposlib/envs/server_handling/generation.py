@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 TokensAndLogprobs = tuple[list[int], list[list[int]], list[list[float | None]], list[str]]
 """Prompt ids; then per completion its ids, its logprobs and its finish reason."""
+
+
+class PromptIds(list[int]):
+    """The ids of a prompt, and the same as JSON, so that a long history is written once and not once a turn."""
+
+    def __init__(self, ids: Iterable[int], json: bytes) -> None:
+        super().__init__(ids)
+        self.json = json
+        """``[1,2,3]``, without blanks."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,18 @@ class MessageKey(NamedTuple):
             answers=str(message.get("tool_call_id") or ""),
         )
 
+    def is_of(self, message: Mapping[str, Any], index: int) -> bool:
+        """Whether a message has this key; quicker than making its key, since equal texts mostly are one object."""
+        content = message.get("content")
+        if not isinstance(content, str):
+            content = text_of(message, index)
+        return (
+            content == self.content
+            and message.get("role") == self.role
+            and (message.get("tool_call_id") or "") == self.answers
+            and tuple(_call_key(call) for call in message.get("tool_calls") or ()) == self.calls
+        )
+
     def without_thoughts(self) -> MessageKey:
         """The same message as a client shows it that drops thoughts."""
         return self._replace(content=self.content[end_of_thoughts(self.content) :].strip())
@@ -62,18 +74,28 @@ def setting_of(tools: Any, variables: Mapping[str, Any]) -> bytes:
     return encode_json([tools or None, dict(variables)])
 
 
-def find_continuation(turns: Sequence[Turn], history: Sequence[MessageKey], setting: bytes) -> Continuation | None:
+def keys_of(messages: Sequence[Mapping[str, Any]], first: int = 0) -> tuple[MessageKey, ...]:
+    """The keys of messages, of which the first is the ``first`` of its conversation."""
+    return tuple(MessageKey.of(message, index) for index, message in enumerate(messages, first))
+
+
+def find_continuation(
+    turns: Sequence[Turn], messages: Sequence[Mapping[str, Any]], setting: bytes
+) -> Continuation | None:
     """The longest earlier turn that this conversation begins with, or ``None``."""
     best: Continuation | None = None
     for turn in reversed(turns):  # the latest is the likeliest
         length = len(turn.history)
-        if turn.setting != setting or length > len(history) or (best is not None and length <= best.new):
+        if turn.setting != setting or length > len(messages) or (best is not None and length <= best.new):
             continue
-        if tuple(history[: length - 1]) != turn.history[:-1]:
+        last = length - 1
+        if not all(map(MessageKey.is_of, turn.history[:last], messages, range(last))):
             continue
-        answer, given = turn.history[-1], history[length - 1]
-        if given in (answer, answer.without_thoughts()):
-            best = Continuation(turn, length, thoughts_dropped=given != answer)
+        answer = turn.history[last]
+        if answer.is_of(messages[last], last):
+            best = Continuation(turn, length, thoughts_dropped=False)
+        elif answer.without_thoughts().is_of(messages[last], last):
+            best = Continuation(turn, length, thoughts_dropped=True)
     return best
 
 
@@ -81,4 +103,4 @@ def _call_key(call: Mapping[str, Any]) -> tuple[str, str, str]:
     function = call.get("function") or {}
     arguments = function.get("arguments")
     text = arguments if isinstance(arguments, str) else encode_json(arguments).decode()
-    return str(call.get("id")), str(function.get("name")), text
+    return call.get("id") or "", function.get("name") or "", text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -13,7 +14,11 @@ from atroposlib.errors import EngineRefused, EngineUnavailable
 
 MAX_ANSWER_BYTES = 512 * 1024 * 1024
 TRY_AGAIN_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 529})
+LARGE_BODY = 512 * 1024
+"""Bytes from which on a body is sent piece by piece, so that the event loop goes on meanwhile."""
 _EXCERPT = 500
+
+Shorten = Callable[[bytes], bytes]
 
 
 class EngineBusy(EngineUnavailable):
@@ -37,19 +42,20 @@ class EngineHttp:
         self._session: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def post(self, url: str, body: Any, timeout_s: float | None = None) -> Any:
-        """Send ``body`` as JSON and return the decoded answer.
+    async def post(self, url: str, body: Any, timeout_s: float | None = None, shorten: Shorten | None = None) -> Any:
+        """Send ``body`` as JSON and return the decoded answer, its bytes passed through ``shorten`` first.
 
         Raises:
             EngineBusy: no connection, or a status that passes (408, 429, 5xx).
             EngineUnavailable: no answer within the timeout, or one that is not JSON.
             EngineRefused: any other status above 399.
         """
-        return await self._request("POST", url, encode_json(body), timeout_s)
+        content = await self._request("POST", url, encode_json(body), timeout_s)
+        return _decode(url, shorten(content) if shorten else content)
 
     async def get(self, url: str, timeout_s: float | None = None) -> Any:
         """Like ``post``, for a GET; an answer without a body is ``None``."""
-        return await self._request("GET", url, None, timeout_s)
+        return _decode(url, await self._request("GET", url, None, timeout_s))
 
     async def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -57,10 +63,11 @@ class EngineHttp:
         if session is not None and self._loop is asyncio.get_running_loop():
             await session.close()
 
-    async def _request(self, method: str, url: str, data: bytes | None, timeout_s: float | None) -> Any:
+    async def _request(self, method: str, url: str, body: bytes | None, timeout_s: float | None) -> bytes:
         import aiohttp
 
         seconds = timeout_s or self._timeout_s
+        data = io.BytesIO(body) if body is not None and len(body) > LARGE_BODY else body
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(30.0, seconds))
         try:
             async with self._open_session().request(
@@ -82,7 +89,7 @@ class EngineHttp:
             raise EngineUnavailable(f"{url} does not speak HTTP as expected ({error})") from error
         if status >= 400:
             raise _refusal(url, status, content, retry_after)
-        return _decode(url, content)
+        return content
 
     def _open_session(self) -> Any:
         import aiohttp

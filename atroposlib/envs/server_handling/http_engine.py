@@ -13,9 +13,17 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import orjson
+
 from atroposlib.envs.server_handling.completions import merge_choices, read_chat_completion, read_completion, together
-from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens, TokensAndLogprobs
-from atroposlib.envs.server_handling.http_client import EngineBusy, EngineHttp
+from atroposlib.envs.server_handling.generation import (
+    EngineFacts,
+    Generation,
+    PromptIds,
+    SampledTokens,
+    TokensAndLogprobs,
+)
+from atroposlib.envs.server_handling.http_client import EngineBusy, EngineHttp, Shorten
 from atroposlib.envs.server_handling.reasoning import ReasoningConfig
 from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
 from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, NotTokenExact
@@ -28,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 PROBE_PROMPT = [1]
 HEALTH_TIMEOUT_S = 10.0
+ECHOED = "as sent"
+"""Stands in an answer for the ids of the prompt, where they are those that were sent."""
+_ECHOED_JSON = orjson.dumps(ECHOED)
 MODELS_IN_ERROR = 20
 
 
@@ -195,9 +206,12 @@ class HttpEngine(APIServer):
         raise NotImplementedError
 
     async def _generate_as_stock(self, prompt: Any, kwargs: dict[str, Any]) -> Generation:
-        answer = await self._post("completions", {**kwargs, "prompt": prompt, "logprobs": 0, "return_token_ids": True})
+        asked = {"logprobs": 0, "return_token_ids": True}
+        shown = orjson.Fragment(prompt.json) if isinstance(prompt, PromptIds) else prompt
+        answer = await self._post("completions", {**kwargs, **asked, "prompt": shown}, _without_echo(prompt))
         choices = self._choices_of(answer)
         echoed = choices[0].get("prompt_token_ids") or answer.get("prompt_token_ids")
+        echoed = prompt if echoed == ECHOED else echoed
         return self._generation(prompt, echoed, [self._sampled(choice, answer) for choice in choices])
 
     async def _get_logprobs_wrapper(self, **kwargs: Any) -> dict[str, Any]:
@@ -227,7 +241,7 @@ class HttpEngine(APIServer):
             raise NotTokenExact(f"{self._url} does not tell the ids of a text prompt; {self.token_exact_hint}")
         if any(completion.finish_reason == "abort" for completion in sampled):
             raise EngineBusy(f"{self._url} aborted the request")
-        return Generation(echoed if echoed is not None else list(prompt), tuple(sampled), echoed is not None)
+        return Generation(echoed if echoed is not None else prompt, tuple(sampled), echoed is not None)
 
     def _sampled(self, choice: dict[str, Any], answer: dict[str, Any]) -> SampledTokens:
         ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
@@ -251,12 +265,12 @@ class HttpEngine(APIServer):
         more = await together(self._choices(path, read, {**kwargs, "n": 1}) for _ in range(missing))
         return merge_choices([answer, *more])
 
-    async def _post(self, path: str, kwargs: dict[str, Any]) -> Any:
+    async def _post(self, path: str, kwargs: dict[str, Any], shorten: Shorten | None = None) -> Any:
         body = {name: value for name, value in kwargs.items() if value is not None}
         timeout = body.pop("timeout", None)
         extra = body.pop("extra_body", None) or {}
         body["model"] = await self._model()
-        return await self._http.post(self._at(path), {**body, **extra}, timeout)
+        return await self._http.post(self._at(path), {**body, **extra}, timeout, shorten)
 
     def _at(self, path: str) -> str:
         return f"{self._root}{path}" if path.startswith("/") else f"{self._url}/{path}"
@@ -273,6 +287,24 @@ def policy_version(choice: dict[str, Any], answer: dict[str, Any]) -> str | None
             if holder.get(name) is not None:
                 return str(holder[name])
     return None
+
+
+def _without_echo(prompt: Any) -> Shorten | None:
+    """Compares the echo of a long prompt byte by byte and takes it out, before every id of it is read."""
+    if not isinstance(prompt, PromptIds):
+        return None
+    key, echo = b'"prompt_token_ids":', prompt.json
+
+    def shorten(content: bytes) -> bytes:
+        kept, position = [], 0
+        while (start := content.find(key, position)) >= 0:
+            start += len(key)
+            same = content[start : start + len(echo)] == echo
+            kept += [content[position:start], _ECHOED_JSON if same else b""]
+            position = start + len(echo) if same else start
+        return b"".join([*kept, content[position:]])
+
+    return shorten
 
 
 def _ranked(position: dict[str, Any]) -> list[tuple[int, float]]:

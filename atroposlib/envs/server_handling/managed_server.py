@@ -18,13 +18,13 @@ from atroposlib.envs.server_handling.certificate import Certificate, digest
 from atroposlib.envs.server_handling.chat_request import ChatRequest, message_of, size_of
 from atroposlib.envs.server_handling.chat_template import ChatTemplate
 from atroposlib.envs.server_handling.completions import read_chat_completion, read_completion
-from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens
-from atroposlib.envs.server_handling.history import Continuation, MessageKey, Turn, find_continuation
+from atroposlib.envs.server_handling.generation import EngineFacts, Generation, PromptIds, SampledTokens
+from atroposlib.envs.server_handling.history import Continuation, MessageKey, Turn, find_continuation, keys_of
 from atroposlib.envs.server_handling.managed_server_adapter import ManagedServerAdapter
 from atroposlib.envs.server_handling.placeholder_server import DummyManagedServer
 from atroposlib.envs.server_handling.sequence_node import SequenceNode
 from atroposlib.envs.server_handling.server_baseline import APIServer
-from atroposlib.envs.server_handling.token_graph import Node, TokenGraph, check_sampled, ids_of, sequence_of
+from atroposlib.envs.server_handling.token_graph import Node, TokenGraph, check_sampled, prompt_after, sequence_of
 from atroposlib.errors import ConfigError, ContextFull, NotTokenExact
 from atroposlib.tool_call_parsers import ParsedMessage, ToolCallParser, get_parser
 from atroposlib.tool_call_parsers.base import fresh_id
@@ -65,6 +65,7 @@ class ManagedServer:
         preserve_think_blocks: bool = False,
         *,
         facts: EngineFacts | None = None,
+        template: ChatTemplate | None = None,
         max_rollout_tokens: int | None = None,
     ) -> None:
         tokenizer = tokenizer if tokenizer is not None else getattr(server, "tokenizer", None)
@@ -77,7 +78,8 @@ class ManagedServer:
         self.history_policy: HistoryPolicy = "keep" if preserve_think_blocks else "template"
         self.max_rollout_tokens = max_rollout_tokens
         self.facts = facts or EngineFacts(True, model_name=server.config.model_name, engine=server.config.server_type)
-        self._template = ChatTemplate(tokenizer)
+        self._template = template or ChatTemplate(tokenizer)
+        self._tokens = self._template.tokens
         self.reset()
 
     def reset(self) -> None:
@@ -103,15 +105,17 @@ class ManagedServer:
             EngineUnavailable, EngineRefused: see ``APIServer``.
         """
         request = ChatRequest.take(kwargs)
-        found = find_continuation(self._turns, request.history, request.setting)
+        found = find_continuation(self._turns, request.messages, request.setting)
         parent, text, ids = await self._prompt(found, request)
-        prompt_ids = ids_of(parent) + ids
+        prompt_ids = prompt_after(parent, ids)
         answer = await self._generate(prompt_ids, kwargs)
         continued = found.turn if found is not None and found.turn.node is parent else None
+        known = continued.history if continued is not None else ()
+        history = (*known, *keys_of(request.messages[len(known) :], len(known)))
         context = self._graph.add_context(parent, ids, text)
         choices = []
         for index, sampled in enumerate(answer.completions):
-            message, reason = self._record(context, sampled, request, continued)
+            message, reason = self._record(context, sampled, request, history, continued)
             choices.append({"index": index, "message": message, "finish_reason": reason, "logprobs": None})
         return read_chat_completion(self._answer("chat.completion", choices, prompt_ids, answer))
 
@@ -128,20 +132,20 @@ class ManagedServer:
         if isinstance(prompt, str):
             parent = self._graph.longest_text_match(prompt)
             text = prompt[sum(len(node.text) for node in parent.path()) :]
-            encode = self._template.encode if parent is not self._graph.root else self._template.encode_prompt
+            encode = self._tokens.encode if parent is not self._graph.root else self._tokens.encode_prompt
             ids = await _off_loop(len(text), encode, text)
         else:
             whole = _as_ids(prompt)
             parent = self._graph.longest_match(whole)
             ids = whole[parent.end :]
-            text = await _off_loop(len(ids), self._template.decode, ids)
-        prompt_ids = ids_of(parent) + ids
+            text = await _off_loop(len(ids), self._tokens.decode, ids)
+        prompt_ids = prompt_after(parent, ids)
         answer = await self._generate(prompt_ids, kwargs)
         context = self._graph.add_context(parent, ids, text)
         choices = []
         for index, sampled in enumerate(answer.completions):
-            self._graph.add_sampled(context, sampled, self._template.decode(sampled.ids))
-            said = self._template.decode(self._template.without_end_token(sampled.ids), skip_special=True)
+            self._graph.add_sampled(context, sampled, self._tokens.decode(sampled.ids))
+            said = self._tokens.decode(self._tokens.without_end_token(sampled.ids), skip_special=True)
             choices.append({"index": index, "text": said, "finish_reason": sampled.finish_reason, "logprobs": None})
         return read_completion(self._answer("text_completion", choices, prompt_ids, answer))
 
@@ -209,15 +213,15 @@ class ManagedServer:
             new = request.messages[found.new :]
             text = await _off_loop(size_of(new), self._continue, found, new, request)
             if text is not None:
-                return found.turn.node, text, await _off_loop(len(text), self._template.encode, text)
+                return found.turn.node, text, await _off_loop(len(text), self._tokens.encode, text)
         elif self._turns:
             self.forks["history_changed"] += 1
         whole = await _off_loop(
             size_of(request.messages), self._template.prompt, request.messages, request.tools, request.variables
         )
-        ids = await _off_loop(len(whole), self._template.encode, whole)
+        ids = await _off_loop(len(whole), self._tokens.encode, whole)
         parent = self._graph.longest_match(ids)
-        text = whole if parent is self._graph.root else self._template.decode(ids[parent.end :])
+        text = whole if parent is self._graph.root else self._tokens.decode(ids[parent.end :])
         return parent, text, ids[parent.end :]
 
     def _continue(self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest) -> str | None:
@@ -230,7 +234,7 @@ class ManagedServer:
         if bridge is None:
             self.forks[reason or "no_seam_in_template"] += 1
             return None
-        return bridge.after(self._end_token(turn.node))
+        return bridge.after(self._tokens.end_token(turn.node.ids))
 
     def _reason_to_fork(
         self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest
@@ -245,21 +249,16 @@ class ManagedServer:
         kept = self._template.keeps_history(new, turn.has_thoughts, has_calls, request.tools, request.variables)
         return None if kept else "history_changed_by_template"
 
-    def _end_token(self, node: Node) -> str | None:
-        """The special token that an answer ended in."""
-        ended = bool(node.ids) and node.ids[-1] in self._template.special_ids
-        return self._template.decode(node.ids[-1:]) if ended else None
-
     # from ids to an answer
 
-    async def _generate(self, prompt_ids: list[int], kwargs: dict[str, Any]) -> Generation:
+    async def _generate(self, prompt_ids: PromptIds, kwargs: dict[str, Any]) -> Generation:
         wanted = kwargs.pop("max_completion_tokens", None) or kwargs.get("max_tokens")
         settings = {**kwargs, "max_tokens": self._room(len(prompt_ids), wanted)}
         answer = await self.server.generate(input_ids=prompt_ids, **settings)
-        if answer.prompt_ids_from_engine and answer.prompt_ids != prompt_ids:
+        if answer.prompt_ids is not prompt_ids and answer.prompt_ids != prompt_ids:
             raise NotTokenExact(_difference(prompt_ids, answer.prompt_ids))
         for sampled in answer.completions:
-            check_sampled(sampled, self._template.vocabulary)
+            check_sampled(sampled, self._tokens.vocabulary)
         return answer
 
     def _room(self, used: int, wanted: int | None) -> int | None:
@@ -272,16 +271,21 @@ class ManagedServer:
         return room if wanted is None or wanted <= 0 else min(wanted, room)
 
     def _record(
-        self, context: Node, sampled: SampledTokens, request: ChatRequest, continued: Turn | None
+        self,
+        context: Node,
+        sampled: SampledTokens,
+        request: ChatRequest,
+        history: tuple[MessageKey, ...],
+        continued: Turn | None,
     ) -> tuple[dict[str, Any], str]:
         """Add a completion to the graph; return its message and finish reason."""
-        node = self._graph.add_sampled(context, sampled, self._template.decode(sampled.ids))
+        node = self._graph.add_sampled(context, sampled, self._tokens.decode(sampled.ids))
         reading = self.tool_parser is not None and request.tools is not None
-        said = self._template.decode(self._template.without_end_token(sampled.ids), skip_special=not reading)
+        said = self._tokens.decode(self._tokens.without_end_token(sampled.ids), skip_special=not reading)
         parsed = self._parse(said, request.tools) if reading else ParsedMessage(said)
         message = message_of(parsed)
         thoughts = "</think>" in said or "<think>" in said or (continued is not None and continued.has_thoughts)
-        history = (*request.history, MessageKey.of(message, len(request.history)))
+        history = (*history, MessageKey.of(message, len(history)))
         self._turns.append(Turn(node, history, message, request.setting, thoughts))
         reason = sampled.finish_reason
         return message, "tool_calls" if parsed.tool_calls and reason == "stop" else reason
@@ -316,6 +320,7 @@ async def open_managed_server(
     server: APIServer,
     *,
     tokenizer: Any = None,
+    template: ChatTemplate | None = None,
     preserve_think_blocks: bool = False,
     tool_call_parser: str | ToolCallParser | None = None,
     allow_placeholders: bool = False,
@@ -340,6 +345,7 @@ async def open_managed_server(
         tool_parser=tool_call_parser,
         preserve_think_blocks=preserve_think_blocks,
         facts=facts,
+        template=template,
         max_rollout_tokens=max_rollout_tokens,
     )
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from openai.types import Completion
     from openai.types.chat import ChatCompletion
 
+    from atroposlib.envs.server_handling.chat_template import ChatTemplate
     from atroposlib.envs.server_handling.managed_server import ManagedServer
 
 __all__ = [
@@ -83,6 +84,7 @@ class ServerManager:
         self.use_proxy = use_proxy
         self.tool_parser = tool_parser
         self.allow_placeholders = False
+        self._template: ChatTemplate | None = None
         self.servers = _open_servers(configs, server_class, slurm, testing, reasoning_config)
 
     async def __aenter__(self) -> ServerManager:
@@ -178,9 +180,12 @@ class ServerManager:
         """
         from atroposlib.envs.server_handling.managed_server import open_managed_server
 
+        server = self._pinned(base_url) if base_url else self._choose()
+        tokenizer = tokenizer if tokenizer is not None else getattr(server, "tokenizer", None)
         managed = await open_managed_server(
-            self._pinned(base_url) if base_url else self._choose(),
+            server,
             tokenizer=tokenizer,
+            template=self._template_of(tokenizer),
             preserve_think_blocks=preserve_think_blocks,
             tool_call_parser=tool_call_parser if tool_call_parser is not None else self.tool_parser,
             allow_placeholders=self.allow_placeholders,
@@ -190,6 +195,16 @@ class ServerManager:
             yield managed
         finally:
             managed.reset()
+
+    def _template_of(self, tokenizer: Any) -> ChatTemplate | None:
+        """What was found out about the chat template, shared by all rollouts with this tokenizer."""
+        from atroposlib.envs.server_handling.chat_template import ChatTemplate
+
+        if tokenizer is None:
+            return None
+        if self._template is None or not self._template.is_of(tokenizer):
+            self._template = ChatTemplate(tokenizer)
+        return self._template
 
     # for the base environment
 

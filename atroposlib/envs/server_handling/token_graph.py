@@ -11,8 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from atroposlib.envs.server_handling.generation import SampledTokens
+import orjson
+
+from atroposlib.envs.server_handling.generation import PromptIds, SampledTokens
 from atroposlib.errors import RolloutInvalid
 
 MASKED = -100
@@ -37,6 +40,11 @@ class Node:
     children: list[Node] = field(default_factory=list)
     end: int = 0
     """How many ids a walk from the root up to and including this node holds."""
+
+    @cached_property
+    def json(self) -> bytes:
+        """The ids as they stand inside a JSON list."""
+        return orjson.dumps(self.ids)[1:-1]
 
     @property
     def is_sampled(self) -> bool:
@@ -122,6 +130,14 @@ class TokenGraph:
         node.parent, node.end = parent, parent.end + len(node.ids)
         parent.children.append(node)
         return node
+
+
+def prompt_after(node: Node, added: list[int]) -> PromptIds:
+    """The ids of the walk to ``node`` and those that are added, as a prompt."""
+    walk = node.path()
+    parts = [step.json for step in walk] + [orjson.dumps(added)[1:-1]]
+    ids = ids_of(node) + added
+    return PromptIds(ids, b"[" + b",".join(part for part in parts if part) + b"]")
 
 
 def ids_of(node: Node) -> list[int]:

@@ -41,6 +41,7 @@ class StubEngine:
         self.hold: asyncio.Event | None = None
         self.change: Callable[[dict[str, Any]], None] = lambda answer: None
         self.url = ""
+        self.separators = (",", ":")
 
     def paths(self) -> list[str]:
         """Paths asked, in order."""
@@ -132,7 +133,7 @@ class StubEngine:
             "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
         }
         self.change(answer)
-        return web.json_response(answer)
+        return web.json_response(answer, dumps=lambda value: json.dumps(value, separators=self.separators))
 
 
 @asynccontextmanager

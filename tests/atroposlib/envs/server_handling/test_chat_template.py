@@ -124,6 +124,6 @@ def test_an_answer_that_the_caller_began_is_left_open():
 
 
 def test_a_lone_surrogate_does_not_break_the_encoder():
-    assert ChatTemplate(tokenizer_with(CHATML_TEMPLATE)).encode("a\ud800b") == ChatTemplate(
+    assert ChatTemplate(tokenizer_with(CHATML_TEMPLATE)).tokens.encode("a\ud800b") == ChatTemplate(
         tokenizer_with(CHATML_TEMPLATE)
-    ).encode("a?b")
+    ).tokens.encode("a?b")

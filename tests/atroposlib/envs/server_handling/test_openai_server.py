@@ -7,6 +7,7 @@ import pytest
 from stub_engine import StubEngine, echo, logprob, serving
 
 from atroposlib.envs.server_handling import server_baseline
+from atroposlib.envs.server_handling.generation import PromptIds
 from atroposlib.envs.server_handling.openai_server import APIServerConfig, OpenAIServer, ReasoningConfig
 from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, NotTokenExact
 
@@ -170,6 +171,23 @@ async def test_ids_go_in_and_ids_and_logprobs_come_out(server, engine):
     )
     sent = engine.bodies("/v1/completions")[0]
     assert (sent["prompt"], sent["logprobs"], sent["return_token_ids"]) == (prompt, 0, True)
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+async def test_a_prompt_that_was_written_before_is_sent_as_it_is_and_its_echo_compared(server, engine, separators):
+    engine.separators = separators
+    prompt = PromptIds([65, 66, 67], b"[65,66,67]")
+    answer = await server.generate(input_ids=prompt, max_tokens=9, n=2)
+    assert engine.bodies("/v1/completions")[0]["prompt"] == [65, 66, 67]
+    assert answer.prompt_ids == prompt
+    assert answer.prompt_ids_from_engine
+    assert [completion.ids for completion in answer.completions] == [echo(prompt, 9)] * 2
+
+
+async def test_an_echo_of_other_ids_is_told(server, engine):
+    engine.change = lambda answer: answer["choices"][0].update(prompt_token_ids=[1, 65, 66])
+    answer = await server.generate(input_ids=PromptIds([65, 66], b"[65,66]"), max_tokens=9)
+    assert answer.prompt_ids == [1, 65, 66]
 
 
 async def test_the_weights_that_sampled_are_told(server):
