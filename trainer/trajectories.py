@@ -21,6 +21,7 @@ from trainer.http import JsonClient, Refused, Unreachable
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_POLL_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _SAY_AFTER_S = 30.0
 
@@ -50,7 +51,6 @@ class TrajectorySource:
     def next_batch(self, step: int) -> list[ScoredDataGroup]:
         """Wait for the batch of step ``step``. Raises: ServiceError, Stopped."""
         started = said = time.monotonic()
-        pause_s = _FIRST_PAUSE_S
         while True:
             answer = self._persistently(lambda: self._client.get("/batch", ack=self._last_batch))
             if answer.body.get("status") == "error":
@@ -63,8 +63,7 @@ class TrajectorySource:
             if time.monotonic() - said > _SAY_AFTER_S:
                 said = time.monotonic()
                 logger.info("Waiting for a batch since %.0f s. %s", said - started, self._why_none())
-            self._wait(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._wait(_POLL_S)
 
     def _why_none(self) -> str:
         status = self._persistently(lambda: self._client.get("/status")).body
