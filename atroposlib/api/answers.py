@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from math import ceil
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -15,7 +14,11 @@ from starlette.types import Receive, Scope, Send
 
 from atroposlib.api.in_flight import Batch
 from atroposlib.api.trajectory_queue import TrajectoryQueue
+from atroposlib.gzip_codec import gzip_compress
 from atroposlib.wire import Refusal
+
+_PIECE_BYTES: Final = 1024 * 1024
+"""Event loops move what is left of a write after each part that the socket took: small writes keep that cheap."""
 
 
 class JsonAnswer(Response):
@@ -64,15 +67,18 @@ class BatchResponse(Response):
             report(self._batch.batch_id)
 
     async def _send(self, request: Request, send: Send) -> bool:
-        body = b'{"batch":[' + b",".join(group.body for group in self._batch.groups) + b"]}"
+        parts = _parts_of(self._batch)
         headers = [(b"content-type", b"application/json"), (b"x-batch-id", str(self._batch.batch_id).encode())]
         if _is_remote(request) and "gzip" in request.headers.get("accept-encoding", ""):
-            body = await anyio.to_thread.run_sync(_gzip, body)
+            parts = [await anyio.to_thread.run_sync(gzip_compress, b"".join(parts))]
             headers.append((b"content-encoding", b"gzip"))
-        headers.append((b"content-length", str(len(body)).encode()))
+        headers.append((b"content-length", str(sum(map(len, parts))).encode()))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-        # A server waits for a slow client before it takes the next part, not after it took the last.
+        for part in parts:
+            for start in range(0, len(part), _PIECE_BYTES):
+                piece = part[start : start + _PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        # A server waits for a slow client before it takes the next piece, not after it took the last.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
         # Only while the answer is incomplete can it tell a client that hung up from one that is content.
         arrived = not await request.is_disconnected()
@@ -80,9 +86,14 @@ class BatchResponse(Response):
         return arrived
 
 
+def _parts_of(batch: Batch) -> list[bytes]:
+    """The JSON of a batch, in parts that need no copy."""
+    parts = [b'{"batch":[']
+    for group in batch.groups:
+        parts += [group.body, b","]
+    parts[-1] = b"]}"
+    return parts
+
+
 def _is_remote(request: Request) -> bool:
     return request.client is not None and request.client.host not in ("127.0.0.1", "::1", "testclient")
-
-
-def _gzip(body: bytes) -> bytes:
-    return zlib.compress(body, level=1, wbits=zlib.MAX_WBITS | 16)

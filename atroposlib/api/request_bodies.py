@@ -9,56 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import zlib
+from functools import partial
 from typing import Final
 
-import anyio.to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from atroposlib.api.answers import refusal
+from atroposlib.api.aside import Aside
+from atroposlib.gzip_codec import BadGzip, GzipTooLarge, gunzip
 
-_OFF_LOOP_BYTES: Final = 32 * 1024
-"""Smaller packed bodies are unpacked on the event loop; a thread would cost more than it saves."""
-_GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
 _SMALL_BYTES: Final = 1024 * 1024
 _LARGE_AT_ONCE: Final = 16
 
 
-class BodyTooLarge(Exception):
-    """The body is over the limit."""
+class _TooLarge(Exception):
+    """The body is over the limit as it comes."""
 
 
 class _ClientGone(Exception):
     """The client closed the connection before it had sent the whole body."""
 
 
-def gunzip(packed: bytes, limit: int) -> bytes:
-    """Unpack gzip of one or several members.
-
-    Raises: BodyTooLarge (more than ``limit`` bytes come out), zlib.error (not gzip, damaged, or cut short).
-    """
-    parts: list[bytes] = []
-    size = 0
-    while packed:
-        member = zlib.decompressobj(_GZIP_WINDOW)
-        part = member.decompress(packed, limit - size + 1)
-        size += len(part)
-        if size > limit:
-            raise BodyTooLarge
-        if not member.eof:
-            raise zlib.error("incomplete gzip stream")
-        parts.append(part)
-        packed = member.unused_data
-    return b"".join(parts)
-
-
 class RequestBodies:
     """See the module. ``limit`` is in bytes, for one body, packed as well as unpacked."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, aside: Aside) -> None:
         self._app = app
         self._limit = limit
+        self._aside = aside
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,13 +58,13 @@ class RequestBodies:
         try:
             body = await self._read(scope, receive)
             if packed:
-                body = await _gunzip_aside(body, self._limit)
+                body = await self._aside.run(partial(gunzip, limit=self._limit), body)
         except _ClientGone:
             return
-        except BodyTooLarge:
+        except (_TooLarge, GzipTooLarge):
             await refusal(413, f"the body is over the limit of {self._limit} bytes")(scope, receive, send)
             return
-        except zlib.error as error:
+        except BadGzip as error:
             await refusal(400, f"Invalid gzip payload: {error}")(scope, receive, send)
             return
         await self._app(_as_plain(scope, len(body)), _replay(body, receive), send)
@@ -97,7 +76,7 @@ class RequestBodies:
         more = True
         while more:
             if size > self._limit:
-                raise BodyTooLarge
+                raise _TooLarge
             message = await receive()
             if message["type"] != "http.request":
                 raise _ClientGone
@@ -105,12 +84,6 @@ class RequestBodies:
             size = max(size, sum(map(len, chunks)))
             more = message.get("more_body", False)
         return b"".join(chunks)
-
-
-async def _gunzip_aside(packed: bytes, limit: int) -> bytes:
-    if len(packed) < _OFF_LOOP_BYTES:
-        return gunzip(packed, limit)
-    return await anyio.to_thread.run_sync(gunzip, packed, limit)
 
 
 def _as_plain(scope: Scope, length: int) -> Scope:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -23,6 +22,7 @@ from pydantic import ValidationError
 from atroposlib import wire
 from atroposlib.api.access import AccessControl
 from atroposlib.api.answers import BatchResponse, JsonAnswer, refusal
+from atroposlib.api.aside import Aside
 from atroposlib.api.incoming import IncomingGroup, parse_group, parse_groups
 from atroposlib.api.request_bodies import RequestBodies
 from atroposlib.api.store import open_store
@@ -30,8 +30,6 @@ from atroposlib.api.trajectory_queue import TrajectoryQueue
 from atroposlib.api.waiting_groups import QueueLimits
 from atroposlib.errors import GroupRefused, QueueError, QueueFull, StoreError, TrainerNotRegistered, UnknownEnvironment
 
-_OFF_LOOP_BYTES: Final = 64 * 1024
-"""Larger bodies are parsed in a thread."""
 _NO_EXAMPLE: Final[dict[str, list[Any]]] = {key: [] for key in wire.GROUP_KEYS}
 
 
@@ -60,6 +58,7 @@ def create_app(
     """
     limits = limits or ServerLimits()
     queue = TrajectoryQueue(open_store(store), limits.queue, limits.env_expiry_s)
+    aside = Aside()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -69,11 +68,11 @@ def create_app(
     app = FastAPI(title="AtroposLib API", lifespan=lifespan)
     app.state.queue = queue
     _add_trainer_routes(app, queue)
-    _add_environment_routes(app, queue)
+    _add_environment_routes(app, queue, aside)
     _add_common_routes(app, queue)
     _add_error_answers(app, queue)
     # the last one added is the first to see a request
-    app.add_middleware(RequestBodies, limit=limits.body_bytes)
+    app.add_middleware(RequestBodies, limit=limits.body_bytes, aside=aside)
     app.add_middleware(AccessControl, token=token, allowed_origins=allowed_origins)
     if allowed_origins:
         app.add_middleware(
@@ -101,7 +100,7 @@ def _add_trainer_routes(app: FastAPI, queue: TrajectoryQueue) -> None:
         return JsonAnswer({"batch": None})
 
 
-def _add_environment_routes(app: FastAPI, queue: TrajectoryQueue) -> None:
+def _add_environment_routes(app: FastAPI, queue: TrajectoryQueue, aside: Aside) -> None:
     @app.post("/register-env", response_model=None)
     async def register_env(registration: wire.EnvRegistration) -> wire.EnvRegistered | wire.EnvWaits:
         answer = queue.register_env(registration)
@@ -124,12 +123,12 @@ def _add_environment_routes(app: FastAPI, queue: TrajectoryQueue) -> None:
 
     @app.post("/scored_data", openapi_extra=_body_of("ScoredDataGroup"))
     async def scored_data(request: Request) -> wire.Received:
-        await _add_groups(queue, parse_group, await request.body())
+        await _add_groups(queue, aside, parse_group, await _whole_body(request))
         return {"status": "received"}
 
     @app.post("/scored_data_list", openapi_extra=_body_of("list of ScoredDataGroup"))
     async def scored_data_list(request: Request) -> wire.ListReceived:
-        groups = await _add_groups(queue, parse_groups, await request.body())
+        groups = await _add_groups(queue, aside, parse_groups, await _whole_body(request))
         return {"status": "received", "groups_processed": groups}
 
 
@@ -191,18 +190,23 @@ def _refuse(error: Exception) -> Response:
             raise error
 
 
-async def _add_groups(queue: TrajectoryQueue, parse: Callable[[bytes], list[IncomingGroup]], body: bytes) -> int:
+async def _add_groups(
+    queue: TrajectoryQueue, aside: Aside, parse: Callable[[bytes], list[IncomingGroup]], body: bytes
+) -> int:
     try:
-        if len(body) < _OFF_LOOP_BYTES:
-            groups = parse(body)
-        else:
-            groups = await anyio.to_thread.run_sync(parse, body)
+        groups = await aside.run(parse, body)
     except GroupRefused as error:
         queue.count_refused(error)
         raise
     queue.add(groups)
     await queue.flushed()
     return len(groups)
+
+
+async def _whole_body(request: Request) -> bytes:
+    """The body, which ``RequestBodies`` hands over in one message; ``request.body()`` would copy it."""
+    body: bytes = (await request.receive()).get("body", b"")
+    return body
 
 
 def _identifier(body: bytes) -> wire.EnvIdentifier:

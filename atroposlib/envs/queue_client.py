@@ -9,7 +9,6 @@ where that can help. A server that was restarted does not know this environment 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import logging
 import time
 import uuid
@@ -27,6 +26,7 @@ from atroposlib.errors import (
     QueueUnavailable,
     UnknownEnvironment,
 )
+from atroposlib.gzip_codec import gzip_compress
 from atroposlib.tracking import encode_json
 from atroposlib.wire import GROUP_KEYS, EnvRegistered, EnvRegistration, EnvStatus, RunInfo, WandbInfo
 
@@ -237,11 +237,11 @@ async def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
 
 
 def encode_group(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
-    """JSON of the keys that the server knows, gzipped (level 1) where that makes it smaller; and the headers."""
+    """JSON of the keys that the server knows, gzipped where that makes it smaller; and the headers."""
     known = {key: group[key] for key in (*GROUP_KEYS, "group_id", "run_id") if group.get(key) is not None}
     plain = encode_json(known)
     if len(plain) >= GZIP_FROM_BYTES:
-        packed = gzip.compress(plain, compresslevel=1)
+        packed = gzip_compress(plain)
         if len(packed) < len(plain):
             return packed, {"Content-Encoding": "gzip"}
     return plain, {}
