@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from atroposlib.errors import NotTokenExact
 
 TokensAndLogprobs = tuple[list[int], list[list[int]], list[list[float | None]], list[str]]
 """Prompt ids; then per completion its ids, its logprobs and its finish reason."""
@@ -42,6 +44,18 @@ class Generation:
         """The answer in the shape of ``tokens_and_logprobs_completion``."""
         told = self.completions
         return self.prompt_ids, [c.ids for c in told], [c.logprobs for c in told], [c.finish_reason for c in told]
+
+    def check_consumed(self, sent: Sequence[int]) -> None:
+        """Raise ``NotTokenExact``, naming the first difference, where the engine consumed other ids than were sent."""
+        consumed = self.prompt_ids
+        if consumed is sent or consumed == sent:
+            return
+        pairs = enumerate(zip(sent, consumed, strict=False))
+        first = next((i for i, (a, b) in pairs if a != b), min(len(sent), len(consumed)))
+        raise NotTokenExact(
+            f"the engine consumed {len(consumed)} ids where {len(sent)} were sent, other ones from position {first} "
+            f"on: {list(consumed[first : first + 5])} instead of {list(sent[first : first + 5])}"
+        )
 
 
 @dataclass(frozen=True)

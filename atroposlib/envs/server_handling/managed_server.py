@@ -39,8 +39,9 @@ T = TypeVar("T")
 HistoryPolicy = Literal["template", "keep"]
 """What happens where the template would change earlier answers: fork as it says, or keep them as they were sampled."""
 
-LARGE_TEXT = 8_000
-"""Characters from which on encoding and rendering leave the event loop."""
+LARGE_TEXT = 4_000
+"""Characters from which on encoding, decoding and rendering leave the event loop."""
+CHARS_PER_ID = 4
 
 
 class ManagedServer:
@@ -77,7 +78,7 @@ class ManagedServer:
         self.tool_parser = get_parser(tool_parser) if isinstance(tool_parser, str) else tool_parser
         self.history_policy: HistoryPolicy = "keep" if preserve_think_blocks else "template"
         self.max_rollout_tokens = max_rollout_tokens
-        self.facts = facts or EngineFacts(True, model_name=server.config.model_name, engine=server.config.server_type)
+        self._facts = facts
         self._template = template or ChatTemplate(tokenizer)
         self._tokens = self._template.tokens
         self.reset()
@@ -109,13 +110,18 @@ class ManagedServer:
         parent, text, ids = await self._prompt(found, request)
         prompt_ids = prompt_after(parent, ids)
         answer = await self._generate(prompt_ids, kwargs)
+        texts = [await self._text_of(sampled) for sampled in answer.completions]
         continued = found.turn if found is not None and found.turn.node is parent else None
         known = continued.history if continued is not None else ()
         history = (*known, *keys_of(request.messages[len(known) :], len(known)))
         context = self._graph.add_context(parent, ids, text)
         choices = []
         for index, sampled in enumerate(answer.completions):
-            message, reason = self._record(context, sampled, request, history, continued)
+            node = self._graph.add_sampled(context, sampled, texts[index])
+            message = self._read(node, request)
+            self._turns.append(self._turn(node, message, request, history, continued))
+            called = bool(message.get("tool_calls")) and sampled.finish_reason == "stop"
+            reason = "tool_calls" if called else sampled.finish_reason
             choices.append({"index": index, "message": message, "finish_reason": reason, "logprobs": None})
         return read_chat_completion(self._answer("chat.completion", choices, prompt_ids, answer))
 
@@ -141,10 +147,11 @@ class ManagedServer:
             text = await _off_loop(len(ids), self._tokens.decode, ids)
         prompt_ids = prompt_after(parent, ids)
         answer = await self._generate(prompt_ids, kwargs)
+        texts = [await self._text_of(sampled) for sampled in answer.completions]
         context = self._graph.add_context(parent, ids, text)
         choices = []
         for index, sampled in enumerate(answer.completions):
-            self._graph.add_sampled(context, sampled, self._tokens.decode(sampled.ids))
+            self._graph.add_sampled(context, sampled, texts[index])
             said = self._tokens.decode(self._tokens.without_end_token(sampled.ids), skip_special=True)
             choices.append({"index": index, "text": said, "finish_reason": sampled.finish_reason, "logprobs": None})
         return read_completion(self._answer("text_completion", choices, prompt_ids, answer))
@@ -177,8 +184,8 @@ class ManagedServer:
         metadata = node.metadata or {}
         return Certificate(
             rollout_id=self.rollout_id,
-            engine=self.facts.engine,
-            model=self.facts.model_name,
+            engine=self._facts.engine if self._facts else "",
+            model=self._model_name,
             policy_versions=metadata.get("policy_versions", []),
             template=self._template.digest,
             turns=metadata.get("turns", 0),
@@ -186,6 +193,10 @@ class ManagedServer:
             forks=self.forks.total(),
             digest=digest(node.tokens, node.masked_tokens, node.logprobs),
         )
+
+    @property
+    def _model_name(self) -> str:
+        return self._facts.model_name if self._facts else self.server.config.model_name
 
     def _sequence_node(self, node: Node) -> SequenceNode:
         sequence = sequence_of(node)
@@ -214,13 +225,13 @@ class ManagedServer:
             text = await _off_loop(size_of(new), self._continue, found, new, request)
             if text is not None:
                 return found.turn.node, text, await _off_loop(len(text), self._tokens.encode, text)
-        elif self._turns:
-            self.forks["history_changed"] += 1
         whole = await _off_loop(
             size_of(request.messages), self._template.prompt, request.messages, request.tools, request.variables
         )
         ids = await _off_loop(len(whole), self._tokens.encode, whole)
         parent = self._graph.longest_match(ids)
+        if found is None and self._turns and parent.end < len(ids):
+            self.forks["history_changed"] += 1
         text = whole if parent is self._graph.root else self._tokens.decode(ids[parent.end :])
         return parent, text, ids[parent.end :]
 
@@ -252,17 +263,25 @@ class ManagedServer:
     # from ids to an answer
 
     async def _generate(self, prompt_ids: PromptIds, kwargs: dict[str, Any]) -> Generation:
+        facts = await self._known_facts()
         wanted = kwargs.pop("max_completion_tokens", None) or kwargs.get("max_tokens")
-        settings = {**kwargs, "max_tokens": self._room(len(prompt_ids), wanted)}
+        settings = {**kwargs, "max_tokens": self._room(facts, len(prompt_ids), wanted)}
         answer = await self.server.generate(input_ids=prompt_ids, **settings)
-        if answer.prompt_ids is not prompt_ids and answer.prompt_ids != prompt_ids:
-            raise NotTokenExact(_difference(prompt_ids, answer.prompt_ids))
+        answer.check_consumed(prompt_ids)
         for sampled in answer.completions:
             check_sampled(sampled, self._tokens.vocabulary)
         return answer
 
-    def _room(self, used: int, wanted: int | None) -> int | None:
-        limits = [limit for limit in (self.max_rollout_tokens, self.facts.max_model_len) if limit]
+    async def _known_facts(self) -> EngineFacts:
+        if self._facts is None:
+            self._facts = await self.server.probe()
+        if not self._facts.token_exact:
+            raise not_token_exact(self.server, self._facts)
+        return self._facts
+
+    def _room(self, facts: EngineFacts, used: int, wanted: int | None) -> int | None:
+        """The most ids an answer may have; without a limit of its own, what the rollout and the engine leave."""
+        limits = [limit for limit in (self.max_rollout_tokens, facts.max_model_len) if limit]
         if not limits:
             return wanted
         room = min(limits) - used
@@ -270,30 +289,36 @@ class ManagedServer:
             raise ContextFull(f"the conversation is {used} ids long and the limit is {min(limits)}", status=400)
         return room if wanted is None or wanted <= 0 else min(wanted, room)
 
-    def _record(
+    async def _text_of(self, sampled: SampledTokens) -> str:
+        return await _off_loop(CHARS_PER_ID * len(sampled.ids), self._tokens.decode, sampled.ids)
+
+    def _read(self, node: Node, request: ChatRequest) -> dict[str, Any]:
+        """The message that a completion is; its calls are read where tools are offered and there is a parser."""
+        said = self._tokens.without_end_token(node.ids)
+        if self.tool_parser is None or request.tools is None:
+            return message_of(ParsedMessage(self._tokens.decode(said, skip_special=True)))
+        return message_of(self._parse(self.tool_parser, self._tokens.decode(said), request.tools))
+
+    def _turn(
         self,
-        context: Node,
-        sampled: SampledTokens,
+        node: Node,
+        message: Mapping[str, Any],
         request: ChatRequest,
         history: tuple[MessageKey, ...],
         continued: Turn | None,
-    ) -> tuple[dict[str, Any], str]:
-        """Add a completion to the graph; return its message and finish reason."""
-        node = self._graph.add_sampled(context, sampled, self._tokens.decode(sampled.ids))
-        reading = self.tool_parser is not None and request.tools is not None
-        said = self._tokens.decode(self._tokens.without_end_token(sampled.ids), skip_special=not reading)
-        parsed = self._parse(said, request.tools) if reading else ParsedMessage(said)
-        message = message_of(parsed)
-        thoughts = "</think>" in said or "<think>" in said or (continued is not None and continued.has_thoughts)
-        history = (*history, MessageKey.of(message, len(history)))
-        self._turns.append(Turn(node, history, message, request.setting, thoughts))
-        reason = sampled.finish_reason
-        return message, "tool_calls" if parsed.tool_calls and reason == "stop" else reason
+    ) -> Turn:
+        thoughts = "</think>" in node.text or "<think>" in node.text
+        return Turn(
+            node=node,
+            history=(*history, MessageKey.of(message, len(history))),
+            answer=message,
+            setting=request.setting,
+            has_thoughts=thoughts or (continued is not None and continued.has_thoughts),
+        )
 
-    def _parse(self, said: str, tools: Any) -> ParsedMessage:
+    def _parse(self, parser: ToolCallParser, said: str, tools: Any) -> ParsedMessage:
         """Read the calls of an answer, no two of a rollout with one id."""
-        assert self.tool_parser is not None
-        parsed = self.tool_parser.parse(said, tools, call_number=len(self._call_ids))
+        parsed = parser.parse(said, tools, call_number=len(self._call_ids))
         calls = []
         for call in parsed.tool_calls:
             calls.append(replace(call, id=fresh_id(call.id, self._call_ids)))
@@ -306,7 +331,7 @@ class ManagedServer:
             "id": f"{self.rollout_id[:8]}-{len(self._graph.sampled_nodes())}",
             "object": kind,
             "created": 0,
-            "model": self.facts.model_name,
+            "model": self._model_name,
             "choices": choices,
             "usage": {
                 "prompt_tokens": len(prompt_ids),
@@ -335,10 +360,7 @@ async def open_managed_server(
     if not facts.token_exact:
         if allow_placeholders:
             return DummyManagedServer(server, tokenizer, allow_placeholders=True)
-        raise NotTokenExact(
-            f"{server.config.base_url or 'the engine'} does not tell the token ids it samples ({facts.reason}); "
-            f"{server.token_exact_hint}"
-        )
+        raise not_token_exact(server, facts)
     return ManagedServer(
         server,
         tokenizer,
@@ -350,20 +372,18 @@ async def open_managed_server(
     )
 
 
+def not_token_exact(server: APIServer, facts: EngineFacts) -> NotTokenExact:
+    """The error that says why an engine cannot be recorded, and what to use."""
+    return NotTokenExact(
+        f"{server.config.base_url or 'the engine'} does not tell the token ids it samples ({facts.reason}); "
+        f"{server.token_exact_hint}"
+    )
+
+
 def _as_ids(prompt: Any) -> list[int]:
     if not isinstance(prompt, Sequence) or not prompt or not all(isinstance(number, int) for number in prompt):
         raise ConfigError("completion() needs one prompt: a text, or a list of ids")
     return list(prompt)
-
-
-def _difference(sent: Sequence[int], consumed: Sequence[int]) -> str:
-    first = next(
-        (i for i, (a, b) in enumerate(zip(sent, consumed, strict=False)) if a != b), min(len(sent), len(consumed))
-    )
-    return (
-        f"the engine consumed {len(consumed)} ids where {len(sent)} were sent, other ones from position {first} on: "
-        f"{list(consumed[first : first + 5])} instead of {list(sent[first : first + 5])}"
-    )
 
 
 async def _off_loop(size: int, work: Callable[..., T], *arguments: Any) -> T:

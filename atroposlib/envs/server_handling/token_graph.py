@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NoReturn
 
 import orjson
 
@@ -173,18 +174,36 @@ def check_sampled(sampled: SampledTokens, vocabulary: int | None = None) -> None
             "logprobs_misaligned",
             f"the engine sampled {len(sampled.ids)} ids and gave {len(sampled.logprobs)} logprobs",
         )
-    for position, value in enumerate(sampled.logprobs):
-        if value is None:
-            raise RolloutInvalid("logprob_missing", f"the engine gave no logprob for sampled id {position}")
-        if not isinstance(value, (int, float)) or not math.isfinite(value) or value > HIGHEST_LOGPROB:
-            raise RolloutInvalid("logprob_invalid", f"the logprob of sampled id {position} is {value!r}")
-    for position, number in enumerate(sampled.ids):
-        if type(number) is not int or number < 0 or (vocabulary is not None and number >= vocabulary):
-            raise RolloutInvalid(
-                "id_outside_vocabulary",
-                f"sampled id {position} is {number!r}, but the tokenizer knows {vocabulary} ids: is "
-                "--env.tokenizer_name the tokenizer of the engine's model?",
-            )
+    if not _all_logprobs(sampled.logprobs):
+        _refuse_logprob(sampled.logprobs)
+    if not _all_ids(sampled.ids, vocabulary):
+        odd = next(number for number in sampled.ids if not _all_ids([number], vocabulary))
+        raise RolloutInvalid(
+            "id_outside_vocabulary",
+            f"sampled id {sampled.ids.index(odd)} is {odd!r}, but the tokenizer knows {vocabulary} ids: is "
+            "--env.tokenizer_name the tokenizer of the engine's model?",
+        )
+
+
+def _all_logprobs(values: Sequence[object]) -> bool:
+    numbers = [value for value in values if isinstance(value, (int, float))]
+    return (
+        len(numbers) == len(values) and all(map(math.isfinite, numbers)) and max(numbers, default=0) <= HIGHEST_LOGPROB
+    )
+
+
+def _refuse_logprob(values: Sequence[object]) -> NoReturn:
+    position, odd = next((at, value) for at, value in enumerate(values) if not _all_logprobs([value]))
+    if odd is None:
+        raise RolloutInvalid("logprob_missing", f"the engine gave no logprob for sampled id {position}")
+    raise RolloutInvalid("logprob_invalid", f"the logprob of sampled id {position} is {odd!r}")
+
+
+def _all_ids(ids: Sequence[object], vocabulary: int | None) -> bool:
+    numbers = [number for number in ids if type(number) is int]
+    if len(numbers) < len(ids) or min(numbers, default=0) < 0:
+        return False
+    return vocabulary is None or max(numbers, default=0) < vocabulary
 
 
 def _below(node: Node) -> Iterator[Node]:

@@ -177,6 +177,25 @@ async def test_the_same_prompt_asked_at_once_gives_one_sequence_each():
     assert len(nodes(server)) == 3
 
 
+async def test_the_same_prompt_asked_again_is_no_fork():
+    server = managed("a", "b")
+    await server.chat_completion(messages=[QUESTION])
+    await server.chat_completion(messages=[QUESTION])
+    assert len(nodes(server)) == 2
+    assert not server.forks
+
+
+async def test_an_answer_without_a_limit_gets_the_room_that_the_engine_has():
+    server = ManagedServer(ScriptedServer(["a"], max_model_len=100), TOKENIZER)
+    answer = await server.chat_completion(messages=[QUESTION])
+    assert server.server.requests[0].arguments["max_tokens"] == 100 - answer.usage.prompt_tokens
+
+
+async def test_an_inexact_engine_is_found_out_without_a_manager_too():
+    with pytest.raises(NotTokenExact, match="the script says so"):
+        await ManagedServer(ScriptedServer(["a"], token_exact=False), TOKENIZER).chat_completion(messages=[QUESTION])
+
+
 async def test_an_answer_that_begins_like_another_is_told_apart():
     server = managed("a", "ab", "after ab")
     answer = await server.chat_completion(messages=[QUESTION], n=2)
@@ -343,7 +362,7 @@ async def test_a_certificate_describes_and_seals_a_sample():
     (node,) = nodes(server)
     certificate = server.certificate(node)
     assert certificate["rollout_id"] == server.rollout_id
-    assert (certificate["engine"], certificate["model"]) == ("openai", "scripted")
+    assert (certificate["engine"], certificate["model"]) == ("scripted", "scripted")
     assert (certificate["turns"], certificate["forks"], certificate["policy_versions"]) == (2, 0, ["1", "2"])
     assert certificate["sampled_tokens"] == len(trained(node))
     assert certificate["digest"] == digest(node.tokens, node.masked_tokens, node.logprobs)
