@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--original", type=Path, default=DEFAULT, help="python of a venv for atroposlib 0.4.0")
     parser.add_argument("--sequences", type=int, default=8, help="of a group; divides 64")
     parser.add_argument("--tokens", type=int, default=4096, help="of a sequence")
-    parser.add_argument("--groups", type=int, default=24, help="all of them make whole batches of 64 sequences")
+    parser.add_argument("--groups", type=int, default=48, help="all of them make whole batches of 64 sequences")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-gzip", action="store_true", help="post plain bodies")
     arguments = parser.parse_args()

@@ -7,15 +7,12 @@ from the event loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 
 T = TypeVar("T")
-
-FROM_BYTES: Final = 32 * 1024
-"""Smaller bodies are worked on at once; a thread would cost more than it saves."""
 
 
 class Aside:
@@ -24,8 +21,11 @@ class Aside:
     def __init__(self, threads: int = 2) -> None:
         self._limiter = anyio.CapacityLimiter(threads)
 
-    async def run(self, work: Callable[[bytes], T], body: bytes) -> T:
-        """Return ``work(body)``, computed in a thread where the body is large."""
-        if len(body) < FROM_BYTES:
+    async def run(self, work: Callable[[bytes], T], body: bytes, from_bytes: int) -> T:
+        """Return ``work(body)``, computed in a thread where the body has so many bytes.
+
+        Smaller bodies are worked on at once: a thread would cost more than it saves.
+        """
+        if len(body) < from_bytes:
             return work(body)
         return await anyio.to_thread.run_sync(work, body, limiter=self._limiter)

@@ -19,6 +19,7 @@ from atroposlib.api.answers import refusal
 from atroposlib.api.aside import Aside
 from atroposlib.gzip_codec import BadGzip, GzipTooLarge, gunzip
 
+_ASIDE_FROM_BYTES: Final = 32 * 1024  # which may be a thousand times as much, unpacked
 _SMALL_BYTES: Final = 1024 * 1024
 _LARGE_AT_ONCE: Final = 16
 
@@ -58,7 +59,7 @@ class RequestBodies:
         try:
             body = await self._read(scope, receive)
             if packed:
-                body = await self._aside.run(partial(gunzip, limit=self._limit), body)
+                body = await self._aside.run(partial(gunzip, limit=self._limit), body, _ASIDE_FROM_BYTES)
         except _ClientGone:
             return
         except (_TooLarge, GzipTooLarge):

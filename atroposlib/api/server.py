@@ -30,6 +30,7 @@ from atroposlib.api.trajectory_queue import TrajectoryQueue
 from atroposlib.api.waiting_groups import QueueLimits
 from atroposlib.errors import GroupRefused, QueueError, QueueFull, StoreError, TrainerNotRegistered, UnknownEnvironment
 
+_ASIDE_FROM_BYTES: Final = 256 * 1024  # a millisecond of work
 _NO_EXAMPLE: Final[dict[str, list[Any]]] = {key: [] for key in wire.GROUP_KEYS}
 
 
@@ -121,15 +122,15 @@ def _add_environment_routes(app: FastAPI, queue: TrajectoryQueue, aside: Aside) 
             identifier = wire.EnvIdentifier(env_id=env_id, run_id=run_id)
         return JsonAnswer(queue.env_status(identifier))
 
-    @app.post("/scored_data", openapi_extra=_body_of("ScoredDataGroup"))
-    async def scored_data(request: Request) -> wire.Received:
+    @app.post("/scored_data", response_model=wire.Received, openapi_extra=_body_of("ScoredDataGroup"))
+    async def scored_data(request: Request) -> JsonAnswer:
         await _add_groups(queue, aside, parse_group, await _whole_body(request))
-        return {"status": "received"}
+        return JsonAnswer({"status": "received"})
 
-    @app.post("/scored_data_list", openapi_extra=_body_of("list of ScoredDataGroup"))
-    async def scored_data_list(request: Request) -> wire.ListReceived:
+    @app.post("/scored_data_list", response_model=wire.ListReceived, openapi_extra=_body_of("list of ScoredDataGroup"))
+    async def scored_data_list(request: Request) -> JsonAnswer:
         groups = await _add_groups(queue, aside, parse_groups, await _whole_body(request))
-        return {"status": "received", "groups_processed": groups}
+        return JsonAnswer({"status": "received", "groups_processed": groups})
 
 
 def _add_common_routes(app: FastAPI, queue: TrajectoryQueue) -> None:
@@ -194,7 +195,7 @@ async def _add_groups(
     queue: TrajectoryQueue, aside: Aside, parse: Callable[[bytes], list[IncomingGroup]], body: bytes
 ) -> int:
     try:
-        groups = await aside.run(parse, body)
+        groups = await aside.run(parse, body, _ASIDE_FROM_BYTES)
     except GroupRefused as error:
         queue.count_refused(error)
         raise
