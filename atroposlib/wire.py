@@ -18,6 +18,10 @@ Axis names used below: ``n`` sequences, ``t`` tokens of one sequence, ``k`` alte
     GET  /status-env         EnvIdentifier (body or query)   EnvStatus
     GET  /reset_data                               the text "Reset successful"
 
+A batch is *in flight* until it is acknowledged. ``GET /batch?ack=ID`` acknowledges the batch of that ``x-batch-id`` and
+gets the next one, or the one in flight again if that is another; a trainer that has received none yet says ``ack=0``.
+``GET /batch`` alone acknowledges whatever was sent to the end. POST /register brings back what is in flight.
+
 Refusals are ``Refusal`` bodies: 401 (no or wrong ``Authorization: Bearer TOKEN``), 404 (``register_again`` true: this
 server does not know the ``env_id``, so POST /register-env again), 413, 422 (the message names the key at fault), 503
 with ``Retry-After`` (the queue is full, or its store is broken).

@@ -115,7 +115,7 @@ def create_view(viewer: Viewer, source: GroupSource) -> FastAPI:
     return app
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, tokenizer: str = DEFAULT_TOKENIZER) -> None:
     """Serve the page until interrupted; exits with 2 where something is wrong."""
     import uvicorn
 
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--api-token-env", metavar="NAME", help="environment variable that holds the server's token")
     parser.add_argument("--group-size", type=int, default=2, help="sequences of a group")
     parser.add_argument("--max-token-len", type=int, default=2048, help="longest sequence")
-    parser.add_argument("--tokenizer", default=DEFAULT_TOKENIZER, help="decodes groups that hold no messages")
+    parser.add_argument("--tokenizer", default=tokenizer, help="decodes groups that hold no messages")
     arguments = parser.parse_args(argv)
     try:
         source = GroupSource(arguments.api_url, token_from(arguments.api_token_env))

@@ -13,6 +13,7 @@ import html
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ _HEAD = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
 <style>
 body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222; }}
@@ -38,12 +39,14 @@ summary {{ cursor: pointer; padding: .3rem 0; }}
 .role {{ color: #555; font-weight: 600; margin: .6rem 0 .1rem; }}
 .text {{ font: inherit; margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; }}
 .call {{ background: #f4f4f4; font: 13px/1.4 ui-monospace, monospace; padding: .4rem; white-space: pre-wrap; }}
+img {{ display: block; max-width: 100%; }}
 .note {{ color: #8a4b00; }}
 </style>
 </head>
 <body>
 <h1>{title}</h1>
 """
+_IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,")
 _FOOT = "</body>\n</html>\n"
 
 
@@ -131,7 +134,8 @@ def _conversations(group: Mapping[str, Any]) -> Sequence[Any]:
     if isinstance(messages, list):
         return messages
     tokens = group.get("tokens")
-    return [f"({len(row)} tokens, no messages recorded)" for row in tokens] if isinstance(tokens, list) else []
+    rows = [row for row in tokens if isinstance(row, list)] if isinstance(tokens, list) else []
+    return [f"({len(row)} tokens, no messages recorded)" for row in rows]
 
 
 def _item(group: int, number: int, conversation: Any, score: Any) -> str:
@@ -147,7 +151,7 @@ def _turn(message: Any) -> str:
     if not isinstance(message, dict):
         return _text(str(message))
     role = html.escape(str(message.get("role", "unknown")).capitalize())
-    texts = [_text(_plain(message[key])) for key in ("reasoning_content", "content") if message.get(key)]
+    texts = [_content(message[key]) for key in ("reasoning_content", "content") if message.get(key)]
     calls = message.get("tool_calls")
     shown_calls = [_call(call) for call in calls] if isinstance(calls, list) else []
     return f'<p class="role">{role}</p>\n' + "".join([*texts, *shown_calls])
@@ -157,12 +161,21 @@ def _text(text: str) -> str:
     return f'<pre class="text">{html.escape(text)}</pre>\n'
 
 
-def _plain(content: Any) -> str:
-    """Text, or the text of the parts of a multimodal message."""
+def _content(content: Any) -> str:
+    """A text, or the parts of a multimodal message: texts, and images that stand in the message itself."""
     if not isinstance(content, list):
-        return str(content)
-    parts = [part if isinstance(part, dict) else {"text": part} for part in content]
-    return "\n".join(str(part.get("text", f"[{part.get('type', 'part')}]")) for part in parts)
+        return _text(str(content))
+    return "".join(map(_part, content))
+
+
+def _part(part: Any) -> str:
+    if not isinstance(part, dict):
+        return _text(str(part))
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    if isinstance(url, str) and _IMAGE.match(url):
+        return f'<img alt="image" src="{html.escape(url)}">\n'
+    return _text(str(part.get("text", f"[{part.get('type', 'part')}]")))
 
 
 def _call(call: Any) -> str:

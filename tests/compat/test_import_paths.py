@@ -6,6 +6,8 @@ import importlib
 import inspect
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,9 +107,11 @@ PATHS = {
     "atroposlib.utils.tokenizers.qwen_fixed_tokenizer": ["QwenFixedTokenizer"],
     "atroposlib.utils.tool_call_parser": ["extract_tool_call", "parse_tool_call"],
     "atroposlib.cli.dpo": ["main"],
+    "atroposlib.cli.inference_node_wandb_watcher": ["main"],
     "atroposlib.cli.run_api": ["main"],
     "atroposlib.cli.sft": ["main"],
     "atroposlib.cli.view_run": ["main"],
+    "atroposlib.cli.view_run_multimodal": ["main"],
 }
 
 SIGNATURES = {
@@ -263,6 +267,21 @@ def test_a_class_has_the_methods_it_always_had(path, names):
 def test_a_setting_has_the_default_it_always_had(path, defaults):
     settings = find(path)()
     assert {name: getattr(settings, name) for name in defaults} == defaults
+
+
+_COMMANDS = {
+    "atropos-dpo-gen": "atroposlib.cli.dpo:main",
+    "atropos-sft-gen": "atroposlib.cli.sft:main",
+    "inference-node-wandb-watcher": "atroposlib.cli.inference_node_wandb_watcher:main",
+    "run-api": "atroposlib.cli.run_api:main",
+    "view-run": "atroposlib.cli.view_run:main",
+    "view-run-multimodal": "atroposlib.cli.view_run_multimodal:main",
+}
+
+
+def test_every_command_is_installed():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert _COMMANDS.items() <= project["scripts"].items()
 
 
 def test_old_names_are_the_same_objects():

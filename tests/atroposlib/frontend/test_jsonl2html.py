@@ -69,6 +69,17 @@ def test_any_text_stays_text(text):
     assert html.tags <= _OWN_TAGS
 
 
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_images_in_a_message_are_shown_and_others_never_fetched(tmp_path, wrapped):
+    urls = ["data:image/png;base64,AA==", "https://elsewhere.example/x.png", "data:image/svg+xml;base64,AA=="]
+    parts = [{"type": "image_url", "image_url": {"url": url} if wrapped else url} for url in urls]
+    html = create_html_for_group({"messages": [[{"role": "user", "content": parts}]], "scores": [1]}, 0)
+    assert html.count("<img") == 1
+    assert urls[0] in html
+    assert "elsewhere" not in html
+    assert html.count("[image_url]") == 2
+
+
 def test_groups_are_folded_and_rewards_shown_and_coloured(tmp_path):
     group = {"messages": ["good", "bad", "so so"], "scores": [0.1 + 0.2, -1, 0]}
     text = create_html_for_group(group, 4)
@@ -85,7 +96,7 @@ def test_conversations_without_a_score_are_left_out(caplog):
     assert "2 conversations and 1 scores" in caplog.text
 
 
-@pytest.mark.parametrize("group", [{"messages": [], "scores": []}, {"scores": []}, {}])
+@pytest.mark.parametrize("group", [{"messages": [], "scores": []}, {"scores": []}, {}, {"tokens": [1], "scores": [1]}])
 def test_a_group_of_nothing_is_nothing(group):
     assert create_html_for_group(group, 0) == ""
 
