@@ -85,7 +85,8 @@ class RunnerShell(Shell):
 def _session_of(finished: Finished) -> _Session | None:
     """What the command handed back; None where it ended without, or where that makes no sense."""
     folder, separator, exports = finished.err.decode("utf-8", "surrogateescape").partition("\n\0")
-    if not separator or not folder.startswith("/") or "\0" in exports or finished.done.err_omitted:
+    is_path = folder.startswith("/") and "\n" not in folder
+    if not separator or not is_path or "\0" in exports or finished.done.err_omitted:
         logger.debug("a command ended without the state of its shell; the session stays as it was")
         return None
     return _Session(folder, exports)

@@ -60,11 +60,8 @@ def prepare_limits(spec: SandboxSpec, name: str, *, hierarchies: tuple[Hierarchy
     except OSError as error:
         logger.debug("no control groups for boxes: %s", error)
         each = ((resource.RLIMIT_NPROC, spec.pids), (resource.RLIMIT_DATA, spec.memory_mb * _MIB))
-        return Limits(
-            (),
-            always + each,
-            f"limits per process (pids; memory of each process; not cpu), since control groups: {error}",
-        )
+        reason = error.strerror or error
+        return Limits((), always + each, f"limits per process (pids, memory, not cpu); control groups: {reason}")
     version = "v2" if len(cgroups) == 1 else "v1"
     return Limits(cgroups, always, f"control groups {version} (memory, pids, cpu)")
 

@@ -10,6 +10,8 @@ from typing import Literal
 
 USER_ID = 1000
 """The id of the box's user, inside."""
+ID_COUNT = 65536
+"""How many ids a box has that does not have just one."""
 
 Word = Literal["bind", "link", "folder", "file", "mode", "own", "system"]
 
@@ -58,7 +60,7 @@ SYSTEM = Step("system")
 
 @dataclass(frozen=True)
 class Plan:
-    """All that makes a box. ``ids`` is the first of 65,536 ids outside, None for the one id of the starter."""
+    """All that makes a box. ``ids`` is the first of ``ID_COUNT`` ids outside, None for the one id of the starter."""
 
     steps: tuple[Step, ...]
     owner: int
@@ -82,7 +84,7 @@ class Plan:
         """The whole plan for the runner; ``seccomp`` is the descriptor of the filter."""
         words = [*self.guard_words(), "disk", str(self.disk_bytes), "name", self.hostname, "seccomp", str(seccomp)]
         if self.ids is not None:
-            words += ["ids", str(self.ids), str(65536)]
+            words += ["ids", str(self.ids), str(ID_COUNT)]
         if self.image is not None:
             words += ["image", str(self.image)]
         for step in self.steps:

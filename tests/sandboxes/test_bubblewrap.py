@@ -21,9 +21,10 @@ import pytest
 from boxes import require
 
 from sandboxes import Sandbox, SandboxSpec, SandboxUnavailable, bubblewrap
-from sandboxes.bubblewrap import BubblewrapSandbox, Maker, try_maker
+from sandboxes.bubblewrap import BubblewrapSandbox
 from sandboxes.launch import Program, launch
 from sandboxes.namespaces.limits import Limits
+from sandboxes.namespaces.makers import BWRAP, RUNNER, Maker, try_maker
 from sandboxes.runner import runner_path
 
 pytestmark = pytest.mark.namespaces
@@ -38,11 +39,11 @@ def available() -> None:
     require("bubblewrap")
 
 
-@pytest.fixture(scope="module", params=["runner", "bwrap"])
+@pytest.fixture(scope="module", params=[RUNNER, BWRAP], ids=["runner", "bwrap"])
 def maker(request: pytest.FixtureRequest) -> Maker:
     problem = try_maker(request.param)
     if problem is not None:
-        pytest.skip(f"{request.param}: {problem}")
+        pytest.skip(f"{request.param.name}: {problem}")
     return request.param
 
 
@@ -56,7 +57,9 @@ async def box_of(maker: Maker | None = None, **changes) -> AsyncIterator[Bubblew
 
 
 @asynccontextmanager
-async def box_of_another_user(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BubblewrapSandbox]:
+async def box_of_another_user(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch, **changes
+) -> AsyncIterator[BubblewrapSandbox]:
     """A box that an ordinary user starts, where the tests run as root."""
     setpriv = shutil.which("setpriv")
     if not ROOT or setpriv is None:
@@ -72,7 +75,7 @@ async def box_of_another_user(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(bubblewrap, "launch", launch_as)
     monkeypatch.setattr(bubblewrap, "prepare_limits", lambda spec, name: Limits((), (), "none"))
-    async with box_of(maker) as box:
+    async with box_of(maker, **changes) as box:
         yield box
 
 
@@ -229,7 +232,7 @@ async def test_commands_run_as_the_user_of_the_spec():
 async def test_a_box_of_the_runner_has_no_id_of_the_machine():
     if not ROOT:
         pytest.skip("an ordinary user has one id to give")
-    async with box_of("runner") as box:
+    async with box_of(RUNNER) as box:
         inside, outside, count = map(int, (await box.exec("cat /proc/self/uid_map")).output.split())
         assert (inside, count) == (0, 65536)
         assert outside >= 2_000_000_000
@@ -277,7 +280,7 @@ def copy_program(program: Path, root: Path) -> None:
 
 async def test_an_image_folder_is_the_root_and_stays_as_it_is(image: Path):
     before = sorted(str(path) for path in image.rglob("*"))
-    async with box_of("runner", root=image) as box:
+    async with box_of(RUNNER, root=image) as box:
         assert (
             await box.exec("echo $0; ls /etc; cat /etc/passwd")
         ).stdout == b"sh\npasswd\nroot:x:0:0::/root:/bin/sh\n"
@@ -294,8 +297,19 @@ async def test_an_image_folder_is_the_root_and_stays_as_it_is(image: Path):
     assert (image / "etc" / "passwd").read_text() == "root:x:0:0::/root:/bin/sh\n"
 
 
+async def test_an_image_folder_of_an_ordinary_user_is_the_root_too(image: Path, monkeypatch: pytest.MonkeyPatch):
+    if not ROOT:
+        pytest.skip("the other tests of images are of an ordinary user here")
+    for path in (image, *image.rglob("*")):
+        os.chown(path, ANOTHER_USER, ANOTHER_USER, follow_symlinks=False)
+    async with box_of_another_user(RUNNER, monkeypatch, root=image) as box:
+        changed = await box.exec("rm /etc/passwd && echo new > /etc/new && ls /etc; echo x > x; cat x")
+        assert changed.stdout == b"new\nx\n"
+    assert (image / "etc" / "passwd").exists()
+
+
 async def test_boxes_of_one_image_do_not_see_each_other(image: Path):
-    async with box_of("runner", root=image) as one, box_of("runner", root=image) as other:
+    async with box_of(RUNNER, root=image) as one, box_of(RUNNER, root=image) as other:
         await one.write("/workspace/x", b"1")
         assert (await other.exec("ls /workspace")).stdout == b""
 
@@ -373,9 +387,10 @@ async def test_closing_leaves_no_process_and_no_control_group(maker: Maker):
 OWNER = """
 import asyncio, os, sys, time
 from sandboxes import SandboxSpec, bubblewrap
+from sandboxes.namespaces import makers
 
 async def main():
-    box = await bubblewrap.start(SandboxSpec(), maker=sys.argv[2])
+    box = await bubblewrap.start(SandboxSpec(), maker=getattr(makers, sys.argv[2]))
     await box.exec(f"trap '' TERM; setsid sleep {sys.argv[1]} & (setsid sleep {sys.argv[1]} &) ; true")
     print(box.limits, flush=True)
     if sys.argv[3] == "forked" and os.fork() == 0:
@@ -391,7 +406,9 @@ async def test_an_owner_that_is_killed_takes_its_boxes_with_it(maker: Maker, kin
     """Also where a child that it forked still holds its end of the wire."""
     mark = f"{time.time_ns()}"
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, mark, maker, kind], stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", OWNER, mark, "BWRAP" if maker is BWRAP else "RUNNER", kind],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     ) as owner:
         try:
             assert owner.stdout is not None
