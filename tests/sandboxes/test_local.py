@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +49,38 @@ async def test_the_folder_is_gone_after_the_box():
         await box.write("deep/file", b"")
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not folder.exists()
+
+
+OWNER = """
+import asyncio, sys
+from sandboxes import start_sandbox
+
+async def main():
+    box = await start_sandbox("local")
+    await box.exec(f"trap '' TERM; setsid sleep {sys.argv[1]} & (setsid sleep {sys.argv[1]} &) ; true")
+    print(box.folder, flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+def processes_with(mark: str) -> list[str]:
+    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in lines if line == f"sleep {mark}"]
+
+
+async def test_an_owner_that_is_killed_leaves_no_process_and_no_folder():
+    mark = str(time.time_ns())
+    with subprocess.Popen([sys.executable, "-c", OWNER, mark], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip())
+        assert folder.is_dir()
+        assert len(processes_with(mark)) == 2
+        owner.kill()
+    async with asyncio.timeout(20):
+        while processes_with(mark) or folder.exists():
+            await asyncio.sleep(0.01)
 
 
 async def test_the_risk_is_logged_once(caplog: pytest.LogCaptureFixture):

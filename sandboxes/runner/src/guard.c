@@ -66,7 +66,7 @@ static void set_rlimits(const struct plan *plan) {
     }
 }
 
-/* Frees the name of each group; it is busy for a moment after its last process. */
+/* A group is busy for a moment after its last process. */
 static void remove_cgroups(const struct plan *plan) {
     for (int i = 0; i < plan->cgroup_count; i++)
         for (int tries = 0; rmdir(plan->cgroups[i]) && errno == EBUSY && tries < REMOVE_TRIES; tries++)
@@ -135,10 +135,12 @@ void guard_await_cgroups(void) {
     close(go[0]);
 }
 
-static void become_child(const struct plan *plan) {
+static void become_child(const struct plan *plan, int owner, int children) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(go[1]);
     close(named[0]);
+    close(children);
+    if (owner >= 0) close(owner);
     await_go();
     set_rlimits(plan);
     sigset_t none;
@@ -164,6 +166,8 @@ static void release(const struct plan *plan, pid_t child) {
     if (plan->image && plan->id_count) image_mount_for(plan, child);
     let_go();
     limit(plan);
+    close(go[1]);
+    close(named[0]);
 }
 
 void guard(const struct plan *plan) {
@@ -175,7 +179,7 @@ void guard(const struct plan *plan) {
     pid_t child = (pid_t)syscall(SYS_clone, flags, 0, 0, 0, 0);
     if (child < 0) plan_fail("cannot make a user namespace", NULL);
     if (!child) {
-        become_child(plan);
+        become_child(plan, owner, children);
         return;
     }
     close(go[0]);
