@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """A mounted hierarchy of control groups and where in it this process is. ``version`` 1 has one per controller."""
+    """A mounted hierarchy of control groups, and where in it this process is. Version 1 has one per controller."""
 
     version: int
     mount: Path
@@ -82,8 +82,7 @@ def _hierarchies_of(mountinfo: str, places: Mapping[str, str]) -> Iterator[Hiera
         root, mount = left.split(" ")[3:5]
         if kind == "cgroup2":
             here = _below(Path(mount), root, places.get("", "/"))
-            controllers = _read_words(here / "cgroup.controllers")
-            yield Hierarchy(2, Path(mount), here, controllers)
+            yield Hierarchy(2, Path(mount), here, _controllers_of(Path(mount)))
         elif kind == "cgroup":
             controllers = tuple(name for name in options.split(",") if name in _CONTROLLERS)
             if controllers:
@@ -97,9 +96,9 @@ def _below(mount: Path, root: str, place: str) -> Path:
     return mount / place[len(root.rstrip("/")) :].lstrip("/")
 
 
-def _read_words(path: Path) -> tuple[str, ...]:
+def _controllers_of(group: Path) -> tuple[str, ...]:
     try:
-        return tuple(path.read_text().split())
+        return tuple((group / "cgroup.controllers").read_text().split())
     except OSError:
         return ()
 
@@ -133,7 +132,7 @@ def _make_old(spec: SandboxSpec, name: str, hierarchies: Mapping[str, Hierarchy]
 
 
 def _make_unified(spec: SandboxSpec, name: str, hierarchy: Hierarchy) -> Path:
-    """A group in the nearest folder that can have one: a group with processes of its own cannot, except the root."""
+    """A group in the nearest one that can have groups: with processes of its own none can, except the topmost."""
     problem: OSError | None = None
     for parent in (hierarchy.here, *hierarchy.here.parents):
         try:
@@ -153,6 +152,8 @@ def _make_unified_in(spec: SandboxSpec, group: Path) -> Path:
         "cpu.max": f"{_quota_us(spec)} {_PERIOD_US}",
     }
     made: list[Path] = []
+    if not set(_CONTROLLERS) <= set(_controllers_of(group.parent)):
+        raise OSError(f"{group.parent} has no control of {', '.join(_CONTROLLERS)}")
     (group.parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in _CONTROLLERS))
     with _removed_on_error(made):
         made.append(_make_group(group))

@@ -26,6 +26,7 @@ def unified(mount: Path, *, here: str = "job", controllers: str = "cpu memory pi
     (mount / here).mkdir(parents=True)
     for folder in (mount / here, *(mount / here).parents):
         (folder / "cgroup.subtree_control").write_text("")
+        (folder / "cgroup.controllers").write_text(controllers)
         if folder == mount:
             break
     return (Hierarchy(2, mount, mount / here, tuple(controllers.split())),)
@@ -58,6 +59,13 @@ def test_where_the_own_group_cannot_have_groups_the_next_one_above_is_taken(tmp_
     hierarchies = unified(tmp_path, here="slice/job")
     (tmp_path / "slice" / "job" / "cgroup.subtree_control").unlink()
     (tmp_path / "slice" / "job" / "cgroup.subtree_control").mkdir()
+    limits = prepare_limits(SPEC, "box", hierarchies=hierarchies)
+    assert limits.cgroups == (tmp_path / "slice" / "box",)
+
+
+def test_a_group_without_all_controllers_is_passed_over(tmp_path: Path):
+    hierarchies = unified(tmp_path, here="slice/job")
+    (tmp_path / "slice" / "job" / "cgroup.controllers").write_text("memory pids")
     limits = prepare_limits(SPEC, "box", hierarchies=hierarchies)
     assert limits.cgroups == (tmp_path / "slice" / "box",)
 
