@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -62,6 +62,8 @@ class Defaults:
     testing: bool = False
     extra: Mapping[str, BaseModel] = field(default_factory=dict)
     """Namespaces of the environment's own, such as ``teacher``, with their defaults."""
+    read_config: Callable[[str], Mapping[str, Any]] = lambda path: read_yaml(path)
+    """Reads the file that ``--config`` names into sections."""
 
     @property
     def server_class(self) -> type[APIServerConfig]:
@@ -103,7 +105,7 @@ def settings_from(flags: Iterable[Flag], defaults: Defaults) -> Settings:
     """Put the layers together. Raises: ConfigError, which names the flag, file or key at fault."""
     typed = [_assignment(flag, defaults.namespaces) for flag in flags]
     path = next((each.value for each in reversed(typed) if (each.namespace, each.name) == ("", "config")), None)
-    document = read_yaml(path) if path else {}
+    document = defaults.read_config(path) if path else {}
     options = _options(document, [each for each in typed if not each.namespace], path, defaults)
     in_file, servers_in_file = _yaml_assignments(document, path or "", defaults.namespaces)
     assignments = [*in_file, *typed]
@@ -175,12 +177,18 @@ def read_yaml(path: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} is not YAML: {error}") from error
+        raise ConfigError(f"--config {path} is not YAML: {_yaml_fault(error)}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"--config {path}: expected sections (env:, openai:, ...), found a {type(content).__name__}")
     return {str(key): value for key, value in content.items()}
+
+
+def _yaml_fault(error: Exception) -> str:
+    """What is wrong and in which line, without the excerpt of several lines."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"line {mark.line + 1}: {problem}" if mark and problem else str(error)
 
 
 def _yaml_assignments(
