@@ -20,13 +20,8 @@ from atroposlib.errors import RolloutInvalid
 
 Message = Mapping[str, Any]
 MARK, THOUGHT, NEWS, QUESTION = "zqAnswerqz", "zqThoughtqz", "zqNewsqz", "zqQuestionqz"
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _STAND_IN_CALL: dict[str, Any] = {"id": "callid000", "type": "function", "function": {"name": "tool", "arguments": {}}}
-_STAND_IN_TOOLS = [
-    {
-        "type": "function",
-        "function": {"name": "tool", "description": "", "parameters": {"type": "object", "properties": {}}},
-    }
-]
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,13 @@ class ChatTemplate:
     def prompt(self, messages: Sequence[Message], tools: Any, variables: Mapping[str, Any]) -> str:
         """A whole conversation up to the next answer; an answer that the caller began is left open."""
         opened = bool(messages) and messages[-1].get("role") == "assistant"
-        return self._render(self._readable(messages), tools, variables, generate=not opened, go_on=opened)
+        try:
+            return self._render(self._readable(messages), tools, variables, generate=not opened, go_on=opened)
+        except RolloutInvalid:
+            mapped = [_with_mapped_arguments(message) for message in messages]
+            if mapped == list(messages):
+                raise
+        return self._render(self._readable(mapped), tools, variables, generate=not opened, go_on=opened)
 
     def bridge(
         self, answer: Message, new: Sequence[Message], tools: Any, variables: Mapping[str, Any]
@@ -101,7 +102,7 @@ class ChatTemplate:
         seam = self._seam(roles, bool(calls), tools, variables)
         if seam is None:
             return None
-        shown = tools if seam.needs_tools or not tools else _STAND_IN_TOOLS
+        shown = tools if seam.needs_tools or not tools else _stand_in_tools(calls)
         return self._bridge(_stand_in(calls, seam.content), new, shown, variables)
 
     def _seam(self, roles: tuple[str, ...], has_calls: bool, tools: Any, variables: Mapping[str, Any]) -> Seam | None:
@@ -116,7 +117,8 @@ class ChatTemplate:
         for content in (MARK, "")[: 1 + has_calls]:
             bridge = self._bridge(_stand_in(calls, content), new, tools, variables)
             if bridge is not None and bridge.rest.count(NEWS) == len(roles):
-                plain = self._bridge(_stand_in(calls, content), new, _STAND_IN_TOOLS, variables) if tools else bridge
+                shown = _stand_in_tools(calls) if tools else tools
+                plain = self._bridge(_stand_in(calls, content), new, shown, variables)
                 return Seam(content, needs_tools=plain != bridge)
         rendered = self._render(self._readable([*_stand_in(calls, MARK), *new]), tools, variables, generate=True)
         if rendered.count(NEWS) < len(roles):
@@ -276,6 +278,21 @@ def text_of(message: Message, index: int) -> str:
     return "".join(part["text"] for part in content)
 
 
+def _with_mapped_arguments(message: Message) -> Message:
+    """The message with calls that many templates can write: arguments that are no object stand in one."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {**message, "tool_calls": [_with_mapping(call) for call in calls]}
+
+
+def _with_mapping(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = call["function"].get("arguments")
+    if not isinstance(arguments, str) or isinstance(_object_or_text(arguments), dict):
+        return call
+    return {**call, "function": {**call["function"], "arguments": {"unreadable": arguments}}}
+
+
 def _stand_in(calls: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
     """A conversation of one question and an answer of this content that makes these calls, their arguments left out."""
     bare = [
@@ -284,6 +301,15 @@ def _stand_in(calls: Sequence[Mapping[str, Any]], content: str) -> list[dict[str
     ]
     answer: dict[str, Any] = {"role": "assistant", "content": content}
     return [{"role": "user", "content": QUESTION}, answer | ({"tool_calls": bare} if bare else {})]
+
+
+def _stand_in_tools(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Bare tools of the names that are called, quicker to render than the real ones."""
+    names = {call["function"]["name"] for call in calls} or {"tool"}
+    return [
+        {"type": "function", "function": {"name": name, "description": "", "parameters": _NO_PARAMETERS}}
+        for name in sorted(names)
+    ]
 
 
 def _news(roles: Sequence[str]) -> list[dict[str, Any]]:

@@ -108,12 +108,12 @@ class ManagedServer:
         request = ChatRequest.take(kwargs)
         found = find_continuation(self._turns, request.messages, request.setting)
         parent, text, ids = await self._prompt(found, request)
+        continued = found.turn if found is not None and found.turn.node is parent else None
+        known = continued.history if continued is not None else ()
+        history = (*known, *keys_of(request.messages[len(known) :], len(known)))  # before the caller may change them
         prompt_ids = prompt_after(parent, ids)
         answer = await self._generate(prompt_ids, kwargs)
         texts = [await self._text_of(sampled) for sampled in answer.completions]
-        continued = found.turn if found is not None and found.turn.node is parent else None
-        known = continued.history if continued is not None else ()
-        history = (*known, *keys_of(request.messages[len(known) :], len(known)))
         context = self._graph.add_context(parent, ids, text)
         choices = []
         for index, sampled in enumerate(answer.completions):

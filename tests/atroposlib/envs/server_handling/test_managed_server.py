@@ -421,8 +421,8 @@ async def test_over_http_the_ids_and_logprobs_are_those_of_the_engine():
     assert node.metadata["policy_versions"] == ["step-3"]
 
 
-def _scripted_answers(tokenizer, end):
-    """What a model might say, in ids, ended as this model ends its turns."""
+def _scripted_answers(tokenizer, end, thought=""):
+    """What a model might say, in ids, each after a thought, ended as this model ends its turns."""
     said = [
         'I look.<tool_call>\n{"name": "terminal", "arguments": {"command": "ls"}}\n</tool_call>',
         '\n\n<tool_call>{"name":"terminal","arguments":{"command":"echo \\"</tool_call>\\""}}</tool_call>',
@@ -432,16 +432,19 @@ def _scripted_answers(tokenizer, end):
         "\u00fcml\u00e4ut \U0001f642 and <|not special|>",
     ]
     for text in said:
-        yield {"token_ids": tokenizer.encode(text + end, add_special_tokens=False)}
+        yield {"token_ids": tokenizer.encode(thought + text + end, add_special_tokens=False)}
     yield {"token_ids": tokenizer.encode("cut off", add_special_tokens=False), "finish_reason": "length"}
     yield {"token_ids": tokenizer.encode("The end." + end, add_special_tokens=False)}
 
 
 @pytest.mark.parametrize("file", [pytest.param(file, id=file.stem) for file in template_files()])
+@pytest.mark.parametrize("thought", ["", "<think>\nhm\n</think>\n\n"], ids=["plain", "thinking"])
 @pytest.mark.parametrize("end", ["<|im_end|>", "<|eot_id|>", "<eos>"])
-async def test_under_every_template_what_is_fed_is_what_is_stored(file, end):
+async def test_under_every_template_what_is_fed_is_what_is_stored(file, end, thought):
     tokenizer = tokenizer_with(file.read_text())
-    engine = ScriptedServer([SampledReply.of(r) for r in _scripted_answers(tokenizer, end)], tokenizer=tokenizer)
+    engine = ScriptedServer(
+        [SampledReply.of(r) for r in _scripted_answers(tokenizer, end, thought)], tokenizer=tokenizer
+    )
     server = ManagedServer(engine, tokenizer, tool_parser="hermes")
     messages, prompts = [QUESTION], []
     takes_tools = file.stem not in WITHOUT_TOOLS
@@ -457,6 +460,7 @@ async def test_under_every_template_what_is_fed_is_what_is_stored(file, end):
     for prompt in prompts:
         assert any(node.tokens[: len(prompt)] == prompt for node in recorded)
     assert len(recorded) == 1 + server.forks.total()
+    assert thought or not server.forks
 
 
 class SampledReply(dict):
