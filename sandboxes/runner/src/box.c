@@ -254,10 +254,21 @@ static void become_root_of_ids(const struct plan *plan) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* the change of ids cleared it */
 }
 
+static void name_box(const struct plan *plan) {
+    const char *name = plan->name ? plan->name : "sandbox";
+    if (sethostname(name, strlen(name))) plan_fail("cannot name the box", NULL);
+}
+
+/* Last, once the process is where it belongs: its own control group is then the topmost that it sees. */
+static void leave_cgroups(void) {
+    guard_await_cgroups();
+    if (unshare(CLONE_NEWCGROUP)) plan_fail("cannot make a namespace of control groups", NULL);
+}
+
 void box_enter(const struct plan *plan) {
-    int spaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
     become_root_of_ids(plan);
-    if (unshare(spaces)) plan_fail("cannot make the namespaces of the box", NULL);
+    /* Only a child is in a new process namespace. It is made first: what takes long is done while the guard works. */
+    if (unshare(CLONE_NEWPID)) plan_fail("cannot make a process namespace", NULL);
     pid_t first = fork();
     if (first < 0) plan_fail("cannot start the first process of the box", NULL);
     if (first) {
@@ -266,10 +277,11 @@ void box_enter(const struct plan *plan) {
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setsid();
-    const char *name = plan->name ? plan->name : "sandbox";
-    if (sethostname(name, strlen(name))) plan_fail("cannot name the box", NULL);
+    int spaces = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
+    if (unshare(spaces)) plan_fail("cannot make the namespaces of the box", NULL);
+    name_box(plan);
     raise_loopback();
     make_root(plan);
+    leave_cgroups();
     give_up_rights(plan);
-    guard_await_cgroups();
 }
