@@ -30,13 +30,23 @@ from typing import Any, ClassVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 from atroposlib.envs.groups import collect_members, fewest_members, merge_items
+from atroposlib.envs.items import next_item, no_items
 from atroposlib.envs.server_handling.server_manager import EngineFacts, ServerManager
+from atroposlib.errors import ConfigError
 from atroposlib.wire import ScoredDataGroup, ScoredDataItem
 from environments.agent_loop import AgentResult
 from environments.agent_loop.display import format_conversation
 from environments.hermes_config import HermesAgentEnvConfig
 from environments.rollouts.boxes import check_backend_name, plan_of, prepare_backend, refuse_unbound, rollout_scope
-from environments.rollouts.evaluation import Progress, Sample, invalid_sample, run_in_order, sample_of, summarise
+from environments.rollouts.evaluation import (
+    Progress,
+    Sample,
+    check_any_valid,
+    invalid_sample,
+    run_in_order,
+    sample_of,
+    summarise,
+)
 from environments.rollouts.grading import as_invalid, valid_reward
 from environments.rollouts.judge import judge_answer, open_judge
 from environments.rollouts.player import Messages, OfferedTools, Rollout, RolloutPlayer, Split
@@ -299,6 +309,8 @@ class HermesAgentBaseEnv(BaseEnv):
                 )
         finally:
             _group_tools.reset(token)
+        if self._only_evaluates:
+            check_any_valid(samples)
 
     async def _evaluate_item(self, progress: Progress, index: int, item: Any) -> Sample:
         messages = self._first_messages(item)
@@ -317,7 +329,7 @@ class HermesAgentBaseEnv(BaseEnv):
             return sample_of(messages, rollout.result, await self._grade(item, rollout))
 
     async def _evaluation_items(self) -> list[Any]:
-        """The held-out items, or a seeded draw of all items where ``setup`` held none out."""
+        """The held-out items, or a seeded draw of all items where ``setup`` held none out. Raises: ConfigError."""
         size = self.config.eval_size
         held_out = getattr(self, "eval_items", None) or getattr(self, "_eval_items", None)
         if held_out:
@@ -326,8 +338,10 @@ class HermesAgentBaseEnv(BaseEnv):
         items = list(getattr(self, "items", None) or getattr(self, "_items", None) or ())
         if items:
             return random.Random(self.config.seed).sample(items, min(size or len(items), len(items)))
-        drawn = [await self.get_next_item() for _ in range(size or 1)]
-        return [item for item in drawn if item is not None]
+        drawn = [item for _ in range(size or 1) if (item := await next_item(self)) is not None]
+        if not drawn:
+            raise ConfigError(no_items(self))
+        return drawn
 
     def _evaluation_settings(self) -> dict[str, Any]:
         config = self.config
@@ -372,6 +386,10 @@ class HermesAgentBaseEnv(BaseEnv):
         return format_conversation(messages)
 
     # -- a run
+
+    def needs_tokenizer(self, mode: str) -> bool:
+        """Rollouts are recorded token by token; an ``evaluate`` of the environment's own may do without."""
+        return mode != "evaluate" or type(self).evaluate is HermesAgentBaseEnv.evaluate
 
     async def evaluate_manager(self) -> None:
         """The mode ``evaluate``."""

@@ -31,6 +31,7 @@ from atroposlib.envs.groups import (
     fewest_members,
     merge_items,
 )
+from atroposlib.envs.items import next_item
 from atroposlib.envs.masking import secret_from
 from atroposlib.envs.queue_client import QueueClient
 from atroposlib.envs.recording import GroupRecorder
@@ -44,6 +45,7 @@ from atroposlib.envs.server_handling.server_manager import (
     ServerBaseline,
     ServerManager,
 )
+from atroposlib.envs.settings import read_yaml
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.envs.workers import RunningItem, WorkerPool, uninterrupted
 from atroposlib.errors import ConfigError
@@ -102,6 +104,8 @@ class BaseEnv(EnvReports, ABC):
         self.max_num_workers = self._worker_limit(weight=1.0)
         self.eval_workers: set[Any] = set()
         self.last_completed_item: Item = None
+        self.fruitless_draws = 0
+        """How often there was no item, before there was a first one."""
         self.n_groups_to_process = config.total_steps
         self.group_size_to_process = config.group_size
 
@@ -175,6 +179,11 @@ class BaseEnv(EnvReports, ABC):
         return {}
 
     @classmethod
+    def read_config(cls, name: str) -> Mapping[str, Any]:
+        """The sections (``env``, ``openai``, …) of the file that ``--config`` names. Raises: ConfigError."""
+        return read_yaml(name)
+
+    @classmethod
     def from_settings(
         cls, config: BaseEnvConfig, servers: Servers, slurm: bool, testing: bool, extra: Mapping[str, BaseModel]
     ) -> BaseEnv:
@@ -188,6 +197,10 @@ class BaseEnv(EnvReports, ABC):
         from atroposlib.envs.cli import run_cli
 
         run_cli(cls, argv)
+
+    def needs_tokenizer(self, mode: str) -> bool:
+        """Whether ``mode`` needs the tokenizer of an engine that tells its token ids, so that it is loaded first."""
+        return mode == "serve" and self.needs_token_ids
 
     # The three modes
 
@@ -216,7 +229,7 @@ class BaseEnv(EnvReports, ABC):
 
     async def start_worker(self) -> RunningItem | None:
         """Begin with an item of the backlog, or else the next one; ``None`` if there is none."""
-        item = self.backlog.pop(0) if self.backlog else await self.get_next_item()
+        item = self.backlog.pop(0) if self.backlog else await next_item(self)
         return None if item is None else self.pool.start(item, self.handle_env, self.config.worker_timeout)
 
     async def add_train_workers(self) -> None:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 
 from atroposlib.envs.argv import Flag, split_flags
-from atroposlib.envs.engines import Mode, check_addresses, prepare_engines
+from atroposlib.envs.engines import Mode, check_addresses, check_urls, prepare_engines
 from atroposlib.envs.help import MODES, mode_help, usage
 from atroposlib.envs.masking import masked
 from atroposlib.envs.offline import NothingCollected
 from atroposlib.envs.recording import check_writable, readable_rollout
 from atroposlib.envs.settings import Defaults, Settings, settings_from
 from atroposlib.envs.workers import uninterrupted
-from atroposlib.errors import AtroposError, ConfigError, EngineRefused, EngineUnavailable
+from atroposlib.errors import AtroposError, ConfigError, EngineRefused, EngineUnavailable, QueueUnavailable
 
 if TYPE_CHECKING:
     from atroposlib.envs.base import BaseEnv
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EVALUATE_CONFIG_FILE = "evaluate_config.yaml"
+_OF_THE_ENGINE = frozenset({"EngineUnavailable", "EngineRefused", "engine_error"})
+"""Reasons of rollouts that failed at the engine."""
+_CHECK_ENGINE = "is the engine there, and does it serve that model? See --openai.base_url and --openai.model_name"
 
 
 def run_cli(env_class: type[BaseEnv], argv: Sequence[str] | None = None) -> None:
@@ -80,7 +83,7 @@ def defaults_of(env_class: type[BaseEnv], mode: Mode) -> Defaults:
         path = f"data/{env_class.name or 'groups'}.jsonl"
         mode_env = {"ensure_scores_are_not_same": False, "include_messages": True, "data_path_to_save_groups": path}
     cls = type(env) if isinstance(env, env_class.env_config_cls) else env_class.env_config_cls
-    return Defaults(env, servers, cls, mode_env, extra=env_class.extra_settings())
+    return Defaults(env, servers, cls, mode_env, extra=env_class.extra_settings(), read_config=env_class.read_config)
 
 
 def _config_init(env_class: type[BaseEnv]) -> tuple[Any, Any]:
@@ -97,6 +100,7 @@ def _config_init(env_class: type[BaseEnv]) -> tuple[Any, Any]:
 
 def _run_mode(env_class: type[BaseEnv], mode: Mode, flags: Sequence[Flag]) -> int:
     settings = settings_from(flags, defaults_of(env_class, mode))
+    check_urls(settings)
     if settings.options.show is not None and mode != "process":
         raise ConfigError("--show belongs to process")
     if mode == "serve":
@@ -116,6 +120,10 @@ def _run_mode(env_class: type[BaseEnv], mode: Mode, flags: Sequence[Flag]) -> in
 def _check_folders(settings: Settings, mode: Mode) -> None:
     env = settings.env
     if env.data_path_to_save_groups and mode != "evaluate":
+        if Path(env.data_path_to_save_groups).is_dir():
+            raise ConfigError(
+                f"--env.data_path_to_save_groups: {env.data_path_to_save_groups} is a folder; name a file"
+            )
         check_writable(Path(env.data_path_to_save_groups).parent, "--env.data_path_to_save_groups")
     if env.metrics_dir:
         check_writable(Path(env.metrics_dir), "--env.metrics_dir")
@@ -154,8 +162,12 @@ def _run_to_the_end(env: BaseEnv, mode: Mode, settings: Settings) -> int:
         _say(f"{mode} was stopped by {signal.Signals(number).name}", sys.stderr)
         return 128 + number
     except NothingCollected as error:
-        if set(env.rollout_failures) == {"EngineUnavailable"}:
-            raise ConfigError(f"{error}; is the engine there? See --openai.base_url") from error
+        if env.rollout_failures and set(env.rollout_failures) <= _OF_THE_ENGINE and not _anything_recorded(env):
+            raise ConfigError(f"{error}; {_CHECK_ENGINE}") from error
+        return _failed(error)
+    except QueueUnavailable as error:
+        if env.env_id is None:
+            raise ConfigError(str(error)) from error
         return _failed(error)
     except AtroposError as error:
         return _failed(error)
@@ -163,6 +175,10 @@ def _run_to_the_end(env: BaseEnv, mode: Mode, settings: Settings) -> int:
         logger.exception("%s failed", mode)
         return 1
     return 0
+
+
+def _anything_recorded(env: BaseEnv) -> bool:
+    return env.recorder is not None and env.recorder.written > 0
 
 
 def _failed(error: Exception) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,24 @@ logger = logging.getLogger(__name__)
 Mode = Literal["serve", "process", "evaluate"]
 _PORTS = {"http": 80, "https": 443}
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
+
+
+def check_urls(settings: Settings) -> None:
+    """Raises: ConfigError where an engine's or the trajectory server's URL is none."""
+    _check_url(settings.env.rollout_server_url, "--env.rollout_server_url")
+    for server in settings.servers if isinstance(settings.servers, list) else ():
+        if server.base_url:
+            _check_url(server.base_url, "--openai.base_url")
+
+
+def _check_url(url: str, flag: str) -> None:
+    try:
+        host, port = _address(url)
+        scheme = urlsplit(url).scheme if "://" in url else "http"
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {url!r} is no URL ({error})") from None
+    if scheme not in _PORTS or not host or not port or any(letter.isspace() for letter in url):
+        raise ConfigError(f"{flag}: {url!r} is no URL of a server, such as http://localhost:8000")
 
 
 def check_addresses(settings: Settings) -> None:
@@ -44,7 +63,8 @@ async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
     """Wait for the engines, probe them once and tell the environment what they are.
 
     Engines that nobody chose (the default ports) are looked at but not waited for: many environments need none.
-    Raises: EngineUnavailable, EngineRefused; ConfigError where ``serve`` needs token ids and an engine gives none.
+    Raises: EngineUnavailable, EngineRefused; ConfigError where ``serve`` needs token ids and an engine gives none, or
+    where the tokenizer is not found that goes with them.
     """
     servers = env.server.servers
     if not servers:
@@ -59,6 +79,8 @@ async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
     _choose_tokenizer(env, facts, settings)
     if not facts.token_exact:
         _without_token_ids(env, facts, mode)
+    elif env.needs_tokenizer(mode):
+        await asyncio.to_thread(lambda: env.tokenizer)  # where it is missing, nothing has been started yet
 
 
 async def _any_up(env: BaseEnv) -> bool:

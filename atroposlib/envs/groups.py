@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MEMBER_RETRIES: Final = 2
+_SHOWN_CHARS: Final = 300
 GROUP_KEYS_OF_AN_ITEM: Final = ("generation_params", "group_overrides", "env_id", "group_id")
 """Keys of a ``ScoredDataItem`` that speak of its whole group."""
 ALIGNED_KEYS: Final = ("advantages", "ref_logprobs", "inference_logprobs", "distill_token_ids", "distill_logprobs")
@@ -37,10 +38,16 @@ def failure_reason(error: BaseException) -> str:
 def count_failure(
     failures: Counter[str], reason: str, error: BaseException | None = None, what: str = "rollout"
 ) -> None:
-    """Count and log a failure, with its traceback the first time that this reason is seen."""
+    """Count and log a failure in one line, with its traceback the first time that this reason is seen."""
     failures[reason] += 1
-    detail = f": {error}" if error is not None else ""
+    detail = f": {in_one_line(error)}" if error is not None else ""
     logger.warning("a %s failed (%s)%s", what, reason, detail, exc_info=error if failures[reason] == 1 else None)
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error says, on one line; an engine may quote a whole page of HTML."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
 
 
 async def collect_members(

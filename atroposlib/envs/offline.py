@@ -9,9 +9,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from atroposlib.envs.items import no_items
 from atroposlib.envs.recording import write_html
 from atroposlib.envs.workers import RunningItem, uninterrupted
-from atroposlib.errors import AtroposError
+from atroposlib.errors import AtroposError, ConfigError
 
 if TYPE_CHECKING:
     from atroposlib.envs.base import BaseEnv
@@ -28,7 +29,10 @@ class NothingCollected(AtroposError):
 
 
 async def process(env: BaseEnv) -> None:
-    """Make ``env.n_groups_to_process`` groups. Raises: NothingCollected when item after item gives none."""
+    """Make ``env.n_groups_to_process`` groups.
+
+    Raises: NothingCollected when item after item gives none; ConfigError where there are no items.
+    """
     await env.setup()
     await env.setup_wandb()
     progress = _Progress(env)
@@ -59,6 +63,8 @@ class _Progress:
             await self._settle()
         if self.fruitless >= MAX_FRUITLESS:
             raise NothingCollected(f"{self.fruitless} items in a row gave no group: {self.env.failure_summary()}")
+        if self.exhausted and not self.env.pool.started:
+            raise ConfigError(no_items(self.env))
         if self.done < self.env.n_groups_to_process:
             logger.warning("no more items: %d of %d groups were made", self.done, self.env.n_groups_to_process)
 

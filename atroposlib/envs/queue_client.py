@@ -40,6 +40,8 @@ OFF_LOOP_FROM_TOKENS = 4096
 _ATTEMPTS = 4
 _FIRST_DELAY_S = 0.2
 _TIMEOUT_S = 60.0
+_SPEAKS_NO_HTTP_LIKE_OURS = frozenset({501, 505})
+"""What a server answers that is not a trajectory server and never will be: no POST, another version of HTTP."""
 
 
 @dataclass
@@ -214,19 +216,28 @@ def _error(status: int, path: str, content: bytes, retry_after: str | None) -> Q
     except orjson.JSONDecodeError:
         answer = {}
     answer = answer if isinstance(answer, dict) else {}
-    reason = str(answer.get("error") or answer.get("detail") or content[:300].decode(errors="replace"))
+    reason = str(answer.get("error") or answer.get("detail") or content.decode(errors="replace"))
+    reason = " ".join(reason.split())[:300]
     message = f"the trajectory server answered {status} to {path}: {reason}"
     if status in (401, 403):
         return ConfigError(f"{message}; --env.rollout_server_token_env names the variable that holds its token")
     if answer.get("register_again"):
         return UnknownEnvironment(message)
-    if status == 503:
-        return QueueFull(message, float(retry_after or 1.0))
-    if status >= 500 or status in (408, 425, 429):
+    if status == 503 and path == "/scored_data":
+        return QueueFull(message, _seconds(retry_after))
+    if (status >= 500 and status not in _SPEAKS_NO_HTTP_LIKE_OURS) or status in (408, 425, 429):
         return QueueUnavailable(message)
     if path == "/scored_data" and status not in (404, 405):
         return GroupRefused(message, str(answer.get("field") or ""))
-    return ConfigError(f"{message}; is --env.rollout_server_url ({path}) that of a trajectory server?")
+    return ConfigError(f"{message}; is --env.rollout_server_url that of a trajectory server (run-api)?")
+
+
+def _seconds(retry_after: str | None) -> float:
+    """A header that a proxy may fill with a date."""
+    try:
+        return float(retry_after or 1.0)
+    except ValueError:
+        return 1.0
 
 
 async def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:

@@ -58,13 +58,14 @@ class WorkerPool:
         self.evaluation: asyncio.Task[None] | None = None
         self.durations: deque[float] = deque(maxlen=_DURATIONS_KEPT)
         """Seconds that the last items took, those that failed too."""
+        self.started = 0
+        """Items begun so far."""
         self.failed_in_a_row = 0
         """Items that failed since the last one that gave any group."""
         self._handling = eval_handling
         self._ratio = eval_limit_ratio
         self._failures = failures
         self._evaluation_due = False
-        self._started = 0
         self._timed_out: dict[int, Item] = {}
         self._tasks = asyncio.TaskGroup()
 
@@ -94,8 +95,8 @@ class WorkerPool:
     def start(self, item: Item, work: Callable[[str], Awaitable[object]], timeout_s: float) -> RunningItem:
         """Work on an item, by its id in ``running_items``; 0 or fewer seconds mean no limit."""
         repeated = self._timed_out.pop(id(item), None) is not None
-        running = RunningItem(item, self._started, repeated)
-        self._started += 1
+        running = RunningItem(item, self.started, repeated)
+        self.started += 1
         item_id = str(uuid.uuid4())
         self.running_items[item_id] = running
         task = self._tasks.create_task(self._work(item_id, running, work, timeout_s), name=f"item {running.number}")

@@ -6,12 +6,15 @@ import asyncio
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import IO, Any, Self
 
+from atroposlib.envs.groups import first_error
+from atroposlib.envs.offline import NothingCollected
 from environments.agent_loop import AgentResult
 from environments.agent_loop.result import Message, StopReason
 
@@ -61,18 +64,32 @@ def summarise(samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
+def check_any_valid(samples: Sequence[Sample]) -> None:
+    """Raises: NothingCollected where not one rollout was valid, so that nothing was found out."""
+    if samples and all(sample["reward"] is None for sample in samples):
+        reasons = Counter(sample["error"] for sample in samples).most_common()
+        told = ", ".join(f"{reason} ({count})" for reason, count in reasons)
+        raise NothingCollected(f"none of {len(samples)} items gave a valid rollout: {told}")
+
+
 async def run_in_order(
     items: Sequence[Any], work: Callable[[int, Any], Awaitable[Sample]], at_once: int
 ) -> list[Sample]:
-    """``work(index, item)`` for each item, ``at_once`` of them at a time; answers in the order of the items."""
+    """``work(index, item)`` for each item, ``at_once`` of them at a time; answers in the order of the items.
+
+    What one of them raises ends the others and is raised.
+    """
     slots = asyncio.Semaphore(max(1, at_once))
 
     async def limited(index: int, item: Any) -> Sample:
         async with slots:
             return await work(index, item)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(limited(index, item)) for index, item in enumerate(items)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(limited(index, item)) for index, item in enumerate(items)]
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
     return [task.result() for task in tasks]
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -109,6 +111,40 @@ def test_a_run_that_collects_nothing_ends_and_says_why(tmp_path, capsys):
     assert run(CountingEnv, "process", "--env.fail_every", "1") == 1
     assert "items in a row gave no group: RuntimeError (" in capsys.readouterr().err
     assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+class FromAList(CountingEnv):
+    """Takes its items as most environments do: by index, modulo the length, at random or from an iterator."""
+
+    items: ClassVar[list[int]] = []
+    how = "index"
+
+    async def get_next_item(self):
+        ways = {
+            "index": lambda: self.items[0],
+            "modulo": lambda: self.items[1 % len(self.items)],
+            "choice": lambda: random.choice(self.items),
+            "iterator": lambda: next(iter(self.items)),
+            "none": lambda: None,
+        }
+        return ways[self.how]()
+
+
+@pytest.mark.parametrize("how", ["index", "modulo", "choice", "iterator", "none"])
+def test_an_environment_without_items_is_an_error_that_says_so(how, capsys):
+    assert run(type("Empty", (FromAList,), {"how": how}), "process") == 2
+    said = capsys.readouterr().err
+    assert "Empty has no items: its dataset is empty" in said
+    assert "Traceback" not in said
+
+
+def test_an_environment_that_fails_after_its_first_item_is_shown_with_the_failing_line(caplog):
+    class Ending(FromAList):
+        async def get_next_item(self):
+            return {"n": 1} if self.pool.started == 0 else self.items[0]
+
+    assert run(Ending, "process", "--env.total_steps", "3") == 1
+    assert "IndexError" in caplog.text
 
 
 def test_groups_that_are_left_out_do_not_count(tmp_path):
@@ -319,6 +355,12 @@ def test_help_of_a_mode_shows_flags_with_the_values_of_this_environment(capsys):
         (["process", "--env.group_sise", "1"], "is --env.group_size meant"),
         (["process", "--env.group_size", "many"], "--env.group_size"),
         (["process", "--data_path_to_save_groups", "/proc/nowhere/x.jsonl"], "cannot write to /proc/nowhere"),
+        (["process", "--data_path_to_save_groups", "/proc"], "/proc is a folder; name a file"),
+        (["process", "--openai.base_url", "http://127.0.0.1:99999"], "--openai.base_url: 'http://127.0.0.1:99999"),
+        (["evaluate", "--openai.base_url", "no url"], "--openai.base_url: 'http://no url"),
+        (["serve", "--openai.base_url", "ftp://x"], "--openai.base_url: 'ftp://x"),
+        (["serve", "--env.rollout_server_url", "http://:8000"], "--env.rollout_server_url: 'http://:8000'"),
+        (["serve", "--env.rollout_server_url", "127.0.0.1:9", "--env.rollout_server_wait_s", "0"], "gave up after 0 s"),
         (["evaluate", "--data_dir_to_save_evals", "/proc/nowhere"], "--env.data_dir_to_save_evals"),
         (["evaluate", "--show"], "--show belongs to process"),
         (["process", "--show", "/nowhere.jsonl"], "/nowhere.jsonl"),
@@ -330,6 +372,22 @@ def test_a_wrong_command_line_is_one_message_and_exit_code_2(words, message, cap
     said = capsys.readouterr().err
     assert message in said
     assert "Traceback" not in said
+
+
+async def test_serve_looks_for_its_tokenizer_before_anything_else(capsys):
+    async with serving(StubEngine()) as url:
+        words = ("serve", "--openai.base_url", url, "--env.tokenizer_name", "/nowhere")
+        assert await asyncio.to_thread(run, ChatEnv, *words) == 2
+    assert "--env.tokenizer_name" in capsys.readouterr().err
+
+
+async def test_a_run_whose_engine_refuses_everything_names_the_model(capsys):
+    engine = StubEngine()
+    engine.failures = [404] * 10_000
+    async with serving(engine) as url:
+        words = ("process", "--openai.base_url", url, "--openai.model_name", "absent")
+        assert await asyncio.to_thread(run, ChatEnv, *words) == 2
+    assert "does it serve that model? See --openai.base_url and --openai.model_name" in capsys.readouterr().err
 
 
 def test_a_tokenizer_that_is_not_found_is_an_error_that_names_the_flag(tmp_path, monkeypatch, capsys):

@@ -34,11 +34,12 @@ class TroubledServer:
     def __init__(self) -> None:
         self.answers: list[tuple[int, Any]] = []
         self.requests: list[tuple[str, Any]] = []
+        self.retry_after = "0.1"
 
     async def answer(self, request: web.Request) -> web.Response:
         self.requests.append((request.path, json.loads(await request.read() or b"null")))
         status, body = self.answers.pop(0) if self.answers else (200, {})
-        headers = {"Retry-After": "0.1"} if status == 503 else {}
+        headers = {"Retry-After": self.retry_after} if status == 503 else {}
         return web.Response(status=status, body=orjson.dumps(body), headers=headers)
 
     @contextlib.asynccontextmanager
@@ -175,6 +176,31 @@ async def test_what_is_kept_is_bounded():
                 await asyncio.sleep(0.02)
         assert third.result()
         assert client.unsent == 0
+
+
+async def test_a_date_as_retry_after_is_taken_for_a_second():
+    server = TroubledServer()
+    server.answers = [(503, {})]
+    server.retry_after = "Wed, 21 Oct 2026 07:28:00 GMT"
+    async with server.serving() as client:
+        assert not await client.send(group())
+        assert client.unsent == 1
+
+
+async def test_a_server_in_trouble_is_away_whatever_it_is_asked():
+    server = TroubledServer()
+    server.answers = [(503, {"error": "the store is full"})] * 4
+    async with server.serving() as client:
+        with pytest.raises(QueueUnavailable, match="the store is full"):
+            await client.status()
+
+
+async def test_a_web_server_that_is_no_trajectory_server_is_an_error_on_one_line():
+    server = TroubledServer()
+    server.answers = [(501, {"detail": "<html>\n  Unsupported method\n</html>"})]
+    async with server.serving() as client:
+        with pytest.raises(ConfigError, match=r"<html> Unsupported method </html>; is --env.rollout_server_url"):
+            await client.register(REGISTRATION)
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -135,7 +135,7 @@ def test_a_wrong_flag_is_one_message_that_names_it(words, message):
         ("env: [1]", "env must be a mapping"),
         ("- 1", "expected sections"),
         ("env: {group_size: many}", "run.yaml: env.group_size: .*'many'"),
-        ("a: [", "is not YAML"),
+        ("a: [", "is not YAML: line 1: "),
         ("openai: {base: x}", "unknown key openai.base"),
         ("openai: [{}, {modell_name: x}]", r"openai\[1\].modell_name; is model_name or"),
         ("openai: {api_key: '${NO_SUCH_VARIABLE_HERE}'}", "NO_SUCH_VARIABLE_HERE"),
