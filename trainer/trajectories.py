@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 _POLL_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _SAY_AFTER_S = 30.0
+_NOTHING_YET = "0"
+"""Acknowledges no batch, so that a first answer which is lost on the way is given again."""
 
 
 class Stopped(Exception):
@@ -41,7 +43,7 @@ class TrajectorySource:
         self._client = client
         self._patience_s = patience_s
         self._registration: Registration | None = None
-        self._last_batch: str | None = None
+        self._last_batch: str | None = _NOTHING_YET
 
     def register(self, registration: Registration) -> None:
         """Announce the run. Raises: ServiceError, Stopped."""
@@ -74,7 +76,7 @@ class TrajectorySource:
         if self._registration is None:
             raise ServiceError(f"The trajectory server answers: {message}")
         logger.warning("The trajectory server has forgotten this trainer (%s); registering again.", message)
-        self._last_batch = None
+        self._last_batch = _NOTHING_YET
         self.register(self._registration.model_copy(update={"starting_step": step}))
 
     def _persistently(self, call: Callable[[], _T]) -> _T:
@@ -114,4 +116,6 @@ def registration_of(config: TrainerConfig, run_id: str, step: int) -> Registrati
         save_checkpoint_interval=config.checkpoint_interval,
         starting_step=step,
         num_steps=config.training_steps,
+        # a group that lost a member does not wait until the sizes add up
+        batching="fifo",
     )
