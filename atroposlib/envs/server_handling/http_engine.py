@@ -112,7 +112,7 @@ class HttpEngine(APIServer):
         """
         if self._facts is None:
             model = await self._model()
-            reason = await self._why_not_token_exact()
+            reason = await self._why_not_token_exact(model)
             card = await self._card(model)
             longest, root = card.get("max_model_len"), card.get("root")
             self._facts = EngineFacts(
@@ -129,7 +129,7 @@ class HttpEngine(APIServer):
         """Close the connections; a later request opens new ones."""
         await self._http.close()
 
-    async def _why_not_token_exact(self) -> str:
+    async def _why_not_token_exact(self, model: str) -> str:
         try:
             answer = await self.generate(input_ids=PROBE_PROMPT, max_tokens=1, temperature=1.0)
         except NotTokenExact as error:
@@ -137,6 +137,8 @@ class HttpEngine(APIServer):
         except EngineRefused as error:
             if error.status in (401, 403):
                 raise
+            if error.status == 404 and model in str(error):
+                await self._check_served(model)
             return f"it refused a completion from ids: {error}"
         if answer.prompt_ids != PROBE_PROMPT:
             return f"it was sent the ids {PROBE_PROMPT} and consumed {answer.prompt_ids[:8]}"
@@ -150,25 +152,39 @@ class HttpEngine(APIServer):
         return self.config.model_name
 
     async def _discover_model(self) -> str:
-        names = [str(model["id"]) for model in await self._models()]
-        if len(names) > 1:
-            listed = ", ".join(names[:MODELS_IN_ERROR]) + (", …" if len(names) > MODELS_IN_ERROR else "")
-            raise ConfigError(f"{self._url} serves {len(names)} models; choose with --openai.model_name: {listed}")
-        return names[0] if names else self.config.model_name
+        models = await self._models()
+        if models is None:
+            return self.config.model_name
+        if len(models) > 1:
+            raise ConfigError(
+                f"{self._url} serves {len(models)} models; choose with --openai.model_name: {_names(models)}"
+            )
+        if not models:
+            raise ConfigError(f"{self._url} serves no model; load one there, or correct --openai.base_url")
+        return str(models[0]["id"])
 
-    async def _models(self) -> list[dict[str, Any]]:
+    async def _check_served(self, model: str) -> None:
+        """Raises: ConfigError where the engine lists its models, and this is none of them."""
+        models = await self._models()
+        if models and all(entry["id"] != model for entry in models):
+            raise ConfigError(f"{self._url} does not serve --openai.model_name {model!r}; it serves {_names(models)}")
+
+    async def _models(self) -> list[dict[str, Any]] | None:
+        """What the engine lists; None where it lists nothing at all, not even that there is none."""
         try:
             answer = await self._http.get(f"{self._url}/models", HEALTH_TIMEOUT_S)
         except EngineRefused as error:
             if error.status in (401, 403):
                 raise
-            return []
+            return None
         listed = answer.get("data") if isinstance(answer, dict) else None
-        return [model for model in listed or [] if isinstance(model, dict) and model.get("id")]
+        if not isinstance(listed, list):
+            return None
+        return [model for model in listed if isinstance(model, dict) and model.get("id")]
 
     async def _card(self, model: str) -> dict[str, Any]:
         """What the engine lists about a model; empty where it lists nothing."""
-        return next((entry for entry in await self._models() if entry["id"] == model), {})
+        return next((entry for entry in await self._models() or () if entry["id"] == model), {})
 
     # the four requests
 
@@ -305,6 +321,11 @@ def _without_echo(prompt: Any) -> Shorten | None:
         return b"".join([*kept, content[position:]])
 
     return shorten
+
+
+def _names(models: list[dict[str, Any]]) -> str:
+    names = [str(model["id"]) for model in models]
+    return ", ".join(names[:MODELS_IN_ERROR]) + (", …" if len(names) > MODELS_IN_ERROR else "")
 
 
 def _ranked(position: dict[str, Any]) -> list[tuple[int, float]]:

@@ -28,13 +28,17 @@ def logprob(position: int, token: int) -> float:
 
 
 class StubEngine:
-    """Speaks the dialect of stock vLLM. ``failures`` is used up first: statuses, or ``None`` to drop the connection."""
+    """Speaks the dialect of stock vLLM. ``failures`` is used up first: statuses, or ``None`` to drop the connection.
+
+    ``refusals``: what it says, with a 404, to each request to these paths.
+    """
 
     def __init__(self, models: list[str] | None = None, *, gives_ids: bool = True, max_n: int = 100) -> None:
         self.models = ["stub"] if models is None else models
         self.gives_ids = gives_ids
         self.max_n = max_n
         self.failures: list[int | None] = []
+        self.refusals: dict[str, str] = {}
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         self.in_flight = self.most_in_flight = 0
@@ -68,6 +72,8 @@ class StubEngine:
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         if self.failures:
             return self._fail(request, self.failures.pop(0))
+        if request.path in self.refusals:
+            return web.json_response({"error": {"message": self.refusals[request.path]}}, status=404)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:

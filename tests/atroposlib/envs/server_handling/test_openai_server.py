@@ -69,6 +69,35 @@ async def test_the_model_that_the_engine_lists_is_asked_for_once(server, engine)
     assert engine.paths().count("/v1/models") == 1
 
 
+async def test_an_engine_that_lists_no_model_is_an_error():
+    async with serving(StubEngine(models=[])) as url:
+        client = OpenAIServer(APIServerConfig(base_url=url))
+        with pytest.raises(ConfigError, match=rf"{url}/v1 serves no model"):
+            await client.chat_completion(messages=HI)
+        await client.close()
+
+
+SERVED = [(["alpha", "beta"], "it serves alpha, beta"), (["other"], "it serves other")]
+
+
+@pytest.mark.parametrize(("listed", "said"), SERVED)
+async def test_a_named_model_that_is_not_served_is_an_error_that_lists_those_that_are(listed, said):
+    engine = StubEngine(models=listed)
+    engine.refusals = {"/v1/completions": "The model `absent` does not exist."}
+    async with serving(engine) as url:
+        client = OpenAIServer(APIServerConfig(base_url=url, model_name="absent"))
+        with pytest.raises(ConfigError, match=f"--openai.model_name 'absent'.*{said}"):
+            await client.probe()
+        await client.close()
+
+
+async def test_an_alias_that_is_served_without_being_listed_is_believed():
+    async with serving(StubEngine(models=["vendor/model"])) as url:
+        client = OpenAIServer(APIServerConfig(base_url=url, model_name="vendor/model:fast"))
+        assert (await client.probe()).token_exact
+        await client.close()
+
+
 async def test_several_models_are_listed_in_the_error():
     engine = StubEngine(models=["alpha", "beta"])
     async with serving(engine) as url:
