@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import socket
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atroposlib.cli.listening import listen, serve
 from atroposlib.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -64,23 +67,28 @@ def make_app(arguments: argparse.Namespace) -> FastAPI:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until interrupted; exits with 2 where the arguments or the store are wrong."""
-    import uvicorn
-
+    """Serve until interrupted; exits with 2 where the arguments, the address or the store are wrong."""
     arguments = parse_arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
-        if arguments.reload:
-            _check_reloadable(arguments)
-            uvicorn.run("atroposlib.api.server:app", host=arguments.host, port=arguments.port, reload=True)
-            return
-        app = make_app(arguments)
+        with closing(listen(arguments.host, arguments.port)) as listener:
+            _serve(arguments, listener)
     except (ConfigError, StoreError) as error:
         sys.exit(_complain(error))
+
+
+def _serve(arguments: argparse.Namespace, listener: socket.socket) -> None:
+    if arguments.reload:
+        _check_reloadable(arguments)
+        listener.close()
+        import uvicorn
+
+        uvicorn.run("atroposlib.api.server:app", host=arguments.host, port=arguments.port, reload=True)
+        return
+    app = make_app(arguments)
     if arguments.host not in _LOOPBACK and _token(arguments) is None:
         logger.warning("anyone who can reach %s:%d may change this run; see --token", arguments.host, arguments.port)
-    # Polls of environments, ten a second each, would drown everything else in the log.
-    uvicorn.run(app, host=arguments.host, port=arguments.port, access_log=False)
+    serve(app, listener)
 
 
 def _token(arguments: argparse.Namespace) -> str | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from atroposlib.cli.dataset_file import DEFAULT_TOKENIZER
 from atroposlib.cli.group_source import GroupSource, Run, token_from
+from atroposlib.cli.listening import listen, serve
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.errors import AtroposError, ConfigError
 from atroposlib.frontend.jsonl2html import create_html_for_group, render_page
@@ -117,8 +118,6 @@ def create_view(viewer: Viewer, source: GroupSource) -> FastAPI:
 
 def main(argv: Sequence[str] | None = None, tokenizer: str = DEFAULT_TOKENIZER) -> None:
     """Serve the page until interrupted; exits with 2 where something is wrong."""
-    import uvicorn
-
     parser = argparse.ArgumentParser(prog="view-run", description=__doc__.split("\n")[0])
     parser.add_argument("--port", type=int, default=9001, help="port of the page, on this machine only")
     parser.add_argument("--api-url", default="http://localhost:8000", help="the trajectory server")
@@ -129,12 +128,13 @@ def main(argv: Sequence[str] | None = None, tokenizer: str = DEFAULT_TOKENIZER) 
     arguments = parser.parse_args(argv)
     try:
         source = GroupSource(arguments.api_url, token_from(arguments.api_token_env))
+        listener = listen("127.0.0.1", arguments.port)
     except ConfigError as error:
         sys.stderr.write(f"view-run: {error}\n")
         sys.exit(2)
     run = Run("view-run", arguments.group_size, _GROUPS_PER_BATCH, arguments.max_token_len, _STEPS)
     app = create_view(Viewer(source, run, arguments.tokenizer), source)
-    uvicorn.run(app, host="127.0.0.1", port=arguments.port, log_level="warning")
+    serve(app, listener, log_level="warning")
 
 
 if __name__ == "__main__":

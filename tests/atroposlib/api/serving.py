@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -34,27 +36,29 @@ async def serving(app: Any) -> AsyncIterator[str]:
 class ServerProcess:
     """``run-api`` in a process of its own, on a free port that stays the same after a restart."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, log: Path | None = None) -> None:
+        self._log = log or Path(os.devnull)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [sys.executable, "-m", "atroposlib.cli.run_api", "--port", str(self.port), *arguments]
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, timeout_s: float = 30.0) -> None:
         """Start and wait until it answers."""
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
         deadline = time.monotonic() + timeout_s
         while not self._answers():
-            assert self._process.poll() is None, "the server ended"
+            assert self.process.poll() is None, "the server ended"
             assert time.monotonic() < deadline, "the server does not answer"
             time.sleep(0.05)
 
     def kill(self) -> None:
         """End it without warning (SIGKILL)."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
     def _answers(self) -> bool:
         try:

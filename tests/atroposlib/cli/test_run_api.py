@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -45,6 +48,8 @@ def test_it_serves_with_a_token_from_a_file(tmp_path: Path):
         (["--reload", "--store", "queue.db"], "--reload"),
         (["--token", "a", "--token-file", "b"], "not allowed with"),
         (["--port", "http"], "invalid int"),
+        (["--port", "99999"], "--port 99999 is no port"),
+        (["--host", "no-such-host.invalid"], "cannot listen on no-such-host.invalid:8000"),
     ],
 )
 def test_wrong_arguments_end_with_2_and_one_message(arguments, complaint, capsys):
@@ -52,6 +57,27 @@ def test_wrong_arguments_end_with_2_and_one_message(arguments, complaint, capsys
         main(arguments)
     assert exit_.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["run_api", "view_run"])
+def test_a_port_in_use_ends_with_2_and_one_message(program, capsys):
+    main_of_program = importlib.import_module(f"atroposlib.cli.{program}").main
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit) as exit_:
+            main_of_program(["--port", str(port)])
+    assert exit_.value.code == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_signal_ends_the_server_without_a_traceback(number, code, tmp_path):
+    server = ServerProcess(log=tmp_path / "log")
+    server.start()
+    assert server.process is not None
+    server.process.send_signal(number)
+    assert server.process.wait(20) == code
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_limits_come_from_the_command_line():
