@@ -32,6 +32,8 @@ def serve(app: Any, listener: socket.socket, **settings: Any) -> None:
     """Serve until interrupted; ``settings`` are uvicorn's. Raises: SystemExit where the application did not start."""
     import uvicorn
 
+    host, port = listener.getsockname()[:2]
+    sys.stderr.write(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C ends it)\n")
     # requests are not logged: polls of environments, ten a second each, would drown everything else
     server = uvicorn.Server(uvicorn.Config(app, access_log=False, **settings))
     with suppress(KeyboardInterrupt):

@@ -77,7 +77,9 @@ def test_a_signal_ends_the_server_without_a_traceback(number, code, tmp_path):
     assert server.process is not None
     server.process.send_signal(number)
     assert server.process.wait(20) == code
-    assert "Traceback" not in (tmp_path / "log").read_text()
+    said = (tmp_path / "log").read_text()
+    assert f"Serving on {server.url} " in said
+    assert "Traceback" not in said
 
 
 def test_limits_come_from_the_command_line():
