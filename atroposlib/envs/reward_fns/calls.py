@@ -32,7 +32,7 @@ class Calls:
     completions: Sequence[Any]
     keywords: Mapping[str, Any]
     item_ids: tuple[str, ...] = field(init=False)
-    """How errors name each completion: the id of its item where it has one, else by position."""
+    """The id of the item of each completion, ``""`` where it has none."""
 
     def __post_init__(self) -> None:
         for name in self._lists():
@@ -66,4 +66,4 @@ class Calls:
         candidates = [self._own("item_id", index)]
         if isinstance(item, Mapping):
             candidates += [item.get(key) for key in _IDS]
-        return next((f"item {each}" for each in candidates if each is not None), f"completion {index}")
+        return next((str(each) for each in candidates if each is not None), "")

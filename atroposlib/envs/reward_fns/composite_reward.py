@@ -32,6 +32,11 @@ class CompositeReward(RewardFunction):
         for each in self.reward_functions:
             each.set_wandb_logger(logger)
 
+    async def aclose(self) -> None:
+        """Close every part."""
+        for each in self.reward_functions:
+            await each.aclose()
+
     def compute(self, completions: Sequence[Any], **kwargs: Any) -> list[Verdict]:
         """Combine the parts. Raises: RewardError of the part that failed."""
         by_part = [each.verdicts(completions, **kwargs) for each in self.reward_functions]

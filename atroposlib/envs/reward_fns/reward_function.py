@@ -28,17 +28,21 @@ class MetricsLogger(Protocol):
 class RewardFunction:
     """A reward. ``weight`` is what it counts beside others; further keywords are kept in ``config``."""
 
-    cpu_bound: ClassVar[bool] = False
+    cpu_bound: bool = False
     """Whether it computes for so long that it belongs into a process of its own, which is killed when it takes longer
     than ``time_limit_s``. There it is made again from its class and parameters, and gets ``solution``,
     ``ground_truth``, ``item`` and those other keywords that its ``compute`` names."""
 
-    independent: ClassVar[bool] = False
+    independent: bool = False
     """Whether each completion is judged by itself. It is then called with one completion at a time, and one that cannot
     be judged does not fail the others."""
 
     time_limit_s: float = 10.0
     """Seconds for one completion, where ``cpu_bound``."""
+
+    extra_parameters: ClassVar[bool] = False
+    """Whether it reads parameters from ``config`` that its constructor does not name. A configuration that gives others
+    is an error otherwise, unless the class has no constructor."""
 
     registered_name: ClassVar[str | None] = None
     """The name under which the registry knows the class."""
@@ -64,6 +68,9 @@ class RewardFunction:
 
     def prepare(self) -> None:
         """Load what is slow to load (a model, a library), before the first completion and its time limit."""
+
+    async def aclose(self) -> None:
+        """Close what it keeps open, such as connections; it may be used again, and closed again."""
 
     def compute(self, completions: Sequence[Any], **kwargs: Any) -> Sequence[float]:
         """Return one number per completion, not weighted."""
@@ -176,8 +183,8 @@ class AnswerReward(RewardFunction):
     def compute(
         self, completions: Sequence[Any], solution: Any = None, ground_truth: Any = None, **_: Any
     ) -> list[float]:
-        """Compare with ``solution`` or ``ground_truth``: one answer for all, or a list. Raises: RewardError."""
-        gold = gold_for_each(completions, solution=solution, ground_truth=ground_truth)
+        """Compare with ``ground_truth`` or ``solution``: one answer for all, or a list. Raises: RewardError."""
+        gold = gold_for_each(completions, ground_truth=ground_truth, solution=solution)
         texts = [self.get_content(completion) for completion in completions]
         return [self.judge_answer(text, right) for text, right in zip(texts, gold, strict=True)]
 

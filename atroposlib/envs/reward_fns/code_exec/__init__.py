@@ -1,0 +1,1 @@
+"""Code of completions, and how it is tested in a box."""

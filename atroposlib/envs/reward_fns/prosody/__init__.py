@@ -1,0 +1,1 @@
+"""Sanskrit prosody: syllables, their weights, and metres."""

@@ -1,0 +1,234 @@
+"""Where rows come from: files, folders, packages and the Hugging Face Hub, all through ``datasets``.
+
+A local file or folder of the name goes before the hub. Nothing here waits for a network that is not there: a data set
+that is neither local, nor cached, nor to be had is an error at once, which says how to get it.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib.util
+import logging
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from atroposlib.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+Rows = Any
+"""A ``datasets.Dataset``: a sequence of mappings that is read from disk as it is needed."""
+
+PACKAGE = "package:"
+BUILDERS: Mapping[str, str] = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".txt": "text",
+}
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+REACH_S = 5.0
+"""How long the hub may take to answer at all."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A split of a data set, as the settings name it."""
+
+    name: str
+    config: str | None
+    split: str
+    setting: str = "dataset_name"
+    """What a person changes where it cannot be had."""
+
+    def __str__(self) -> str:
+        config = f" ({self.config})" if self.config else ""
+        return f"{self.name}{config}, split {self.split}"
+
+
+def load_rows(source: Source) -> Rows:
+    """The rows of a split. Raises: ConfigError, which says what is missing and how to get it."""
+    datasets = _library()
+    datasets.disable_progress_bars()
+    with _as_config_errors(source, datasets):
+        return _load(source, datasets)
+
+
+def _load(source: Source, datasets: Any) -> Rows:
+    name = source.name
+    if name.startswith(PACKAGE):
+        return _load_files(source, [_file_of_package(name)], datasets)
+    path = Path(name).expanduser().absolute()
+    if path.is_dir():
+        return _load_saved(source, path, datasets) if _is_saved(path) else _load_folder(source, path, datasets)
+    if path.is_file():
+        return _load_files(source, [path], datasets)
+    if glob.has_magic(name):
+        return _load_files(source, _matching(source), datasets)
+    if name.startswith(("/", "./", "../", "~")) or path.suffix in (*BUILDERS, *COMPRESSED):
+        raise ConfigError(f"{source.setting}: there is no file or folder {name!r} (looked in {Path.cwd()})")
+    return _load_from_hub(source, datasets)
+
+
+# files and folders
+
+
+def _load_files(source: Source, paths: Sequence[Path], datasets: Any) -> Rows:
+    builder = _builder_of(paths, source)
+    options = {"delimiter": "\t"} if all(".tsv" in path.suffixes for path in paths) else {}
+    files = {"train": [str(path) for path in paths]}
+    return datasets.load_dataset(builder, data_files=files, split=source.split, **options)
+
+
+def _builder_of(paths: Sequence[Path], source: Source) -> str:
+    kinds = {next((BUILDERS[s] for s in reversed(path.suffixes) if s in BUILDERS), None) for path in paths}
+    if len(kinds) == 1 and (kind := kinds.pop()) is not None:
+        return kind
+    names = ", ".join(path.name for path in paths[:5])
+    raise ConfigError(f"{source.setting}: cannot tell the format of {names}; known endings are {', '.join(BUILDERS)}")
+
+
+def _matching(source: Source) -> list[Path]:
+    found = sorted(Path(path) for path in glob.glob(source.name, recursive=True) if Path(path).is_file())
+    if not found:
+        raise ConfigError(f"{source.setting}: no file matches {source.name!r} (looked in {Path.cwd()})")
+    return found
+
+
+def _file_of_package(name: str) -> Path:
+    package, _, inside = name.removeprefix(PACKAGE).partition("/")
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        distribution = package.replace("_", "-")
+        raise ConfigError(f"{name}: the package {package} is not installed: pip install {distribution}")
+    path = Path(next(iter(spec.submodule_search_locations))) / inside
+    if not path.is_file():
+        raise ConfigError(f"{name}: the installed {package} has no file {inside!r}; another version of it may have")
+    return path
+
+
+def _is_saved(path: Path) -> bool:
+    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+
+
+def _load_saved(source: Source, path: Path, datasets: Any) -> Rows:
+    """A folder that ``save_to_disk`` wrote, with the same words for splits and slices as elsewhere."""
+    saved = datasets.load_from_disk(str(path))
+    splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+    lengths = {name: len(rows) for name, rows in splits.items()}
+    wanted = datasets.ReadInstruction.from_spec(source.split).to_absolute(lengths)
+    parts = [
+        splits[part.splitname].select(range(part.from_ or 0, _end(part.to, lengths[part.splitname]))) for part in wanted
+    ]
+    return parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+
+
+def _end(to: int | None, length: int) -> int:
+    return length if to is None else to
+
+
+def _load_folder(source: Source, path: Path, datasets: Any) -> Rows:
+    """A folder of data files, as the hub's repositories are: with configurations, or without."""
+    # of its own accord the cache would not notice that a file of a configuration has changed
+    cache = Path(datasets.config.HF_DATASETS_CACHE) / "folders" / _state_of(path)
+    load = partial(datasets.load_dataset, split=source.split, cache_dir=str(cache))
+    known = datasets.get_dataset_config_names(str(path))
+    if source.config is None or source.config in known:
+        return load(str(path), source.config)
+    if (path / source.config).is_dir():
+        return load(str(path / source.config))
+    if known != ["default"]:
+        raise ConfigError(f"dataset_config: {source.name} has no {source.config!r}; there are {', '.join(known)}")
+    logger.warning("%s names no configurations, so %s is taken to be all of it", source.name, source.config)
+    return load(str(path))
+
+
+def _state_of(folder: Path) -> str:
+    """Names a folder and what is in it, by the sizes and times of its files."""
+    state = hashlib.blake2b(str(folder).encode(), digest_size=12)
+    for path in sorted(folder.rglob("*")):
+        facts = path.stat()
+        state.update(f"{path} {facts.st_size} {facts.st_mtime_ns}".encode())
+    return state.hexdigest()
+
+
+# the hub
+
+
+def _load_from_hub(source: Source, datasets: Any) -> Rows:
+    if not datasets.config.HF_HUB_OFFLINE and not _is_cached(source, datasets) and not _answers(datasets):
+        raise ConfigError(_how_to_get(source, f"{datasets.config.HF_ENDPOINT} does not answer"))
+    try:
+        return datasets.load_dataset(source.name, source.config, split=source.split)
+    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
+        raise ConfigError(_how_to_get(source, str(error))) from error
+
+
+def _how_to_get(source: Source, problem: str) -> str:
+    folder = Path.cwd() / source.name
+    return (
+        f"{source.setting}: the data set {source.name!r} is not here: {problem}. Put its files into {folder} "
+        f"(`hf download {source.name} --repo-type dataset --local-dir {source.name}` where there is a network), set "
+        "dataset_path to a file or folder, or set HF_HUB_OFFLINE=1 where it is in the cache already"
+    )
+
+
+def _is_cached(source: Source, datasets: Any) -> bool:
+    """Whether an earlier run left it in the cache, from which ``datasets`` takes it without a network."""
+    return (Path(datasets.config.HF_DATASETS_CACHE) / source.name.replace("/", "___")).is_dir()
+
+
+def _answers(datasets: Any) -> bool:
+    """Whether the hub answers within ``REACH_S`` seconds; name resolution, which knows no time limit, included."""
+    answered: list[bool] = []
+
+    def ask() -> None:
+        request = urllib.request.Request(datasets.config.HF_ENDPOINT, method="HEAD")
+        try:
+            with urllib.request.urlopen(request, timeout=REACH_S):
+                answered.append(True)
+        except urllib.error.HTTPError:
+            answered.append(True)
+        except OSError as error:
+            logger.debug("the hub does not answer: %s", error)
+
+    thread = threading.Thread(target=ask, name="hub", daemon=True)
+    thread.start()
+    thread.join(REACH_S)
+    return bool(answered)
+
+
+# the library
+
+
+def _library() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(
+            f"data sets need the package datasets: pip install 'atroposlib[datasets]' ({error})"
+        ) from error
+    return datasets
+
+
+@contextmanager
+def _as_config_errors(source: Source, datasets: Any) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+        cause = error.__cause__ or error
+        raise ConfigError(f"{source.setting}: {source} cannot be read: {type(cause).__name__}: {cause}") from error

@@ -1,0 +1,164 @@
+import gzip
+import json
+import time
+
+import datasets
+import pytest
+
+from atroposlib.errors import ConfigError
+from environments.dataset_environment.questions import sources
+from environments.dataset_environment.questions.sources import Source, load_rows
+from tests.environments.dataset_environment.sums import sums, write_gsm8k, write_jsonl
+
+ROWS = sums(6)
+
+
+def load(name, split="train", config=None):
+    return list(load_rows(Source(str(name), config, split)))
+
+
+def write(path):
+    """Rows in the format that the name of a file says."""
+    table = datasets.Dataset.from_list(ROWS)
+    if path.name.endswith(".jsonl.gz"):
+        path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in ROWS).encode()))
+    elif path.suffix == ".jsonl":
+        write_jsonl(path, ROWS)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(ROWS))
+    elif path.suffix == ".csv":
+        table.to_csv(path, index=False)
+    elif path.suffix == ".tsv":
+        table.to_csv(path, index=False, sep="\t")
+    elif path.suffix == ".parquet":
+        table.to_parquet(path)
+    elif path.suffix == ".arrow":
+        table.save_to_disk(path.parent / "arrow_source")
+        next((path.parent / "arrow_source").glob("*.arrow")).rename(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz", "d.json", "d.csv", "d.tsv", "d.parquet", "d.arrow"])
+def test_every_format_gives_the_same_rows(tmp_path, name):
+    assert load(write(tmp_path / name)) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("train", ROWS),
+        ("train[:2]", ROWS[:2]),
+        ("train[-2:]", ROWS[-2:]),
+        ("train[50%:]", ROWS[3:]),
+        ("train[:100]", ROWS),
+        ("train[:1]+train[4:5]", [ROWS[0], ROWS[4]]),
+    ],
+)
+def test_slices_of_a_split_are_taken_from_files_and_saved_folders_alike(tmp_path, split, expected):
+    assert load(write_jsonl(tmp_path / "d.jsonl", ROWS), split) == expected
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    assert load(tmp_path / "saved", split) == expected
+    datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)).save_to_disk(tmp_path / "saved_splits")
+    assert load(tmp_path / "saved_splits", split) == expected
+
+
+def test_several_files_match_a_pattern(tmp_path):
+    write_jsonl(tmp_path / "part-1.jsonl", ROWS[:2])
+    write_jsonl(tmp_path / "part-2.jsonl", ROWS[2:])
+    assert load(tmp_path / "part-*.jsonl") == ROWS
+
+
+def test_answers_of_different_types_stay_what_they_are(tmp_path):
+    rows = [
+        {"q": "a", "answer": 1},
+        {"q": "b", "answer": "x"},
+        {"q": "c", "answer": ["y", 2]},
+        {"q": "d", "answer": None},
+    ]
+    assert load(write_jsonl(tmp_path / "mixed.jsonl", rows)) == rows
+
+
+def test_a_folder_of_the_hubs_name_goes_before_the_hub(here):
+    write_gsm8k(here / "gsm8k", train=5, test=1)
+    assert load("gsm8k", config="main") == sums(5)
+    assert load("gsm8k", "test", config="main") == sums(6)[5:]
+
+
+def test_a_file_that_has_changed_is_read_again(here):
+    write_gsm8k(here / "gsm8k", train=5)
+    write_jsonl(here / "d.jsonl", ROWS[:2])
+    assert (len(load("gsm8k", config="main")), len(load("d.jsonl"))) == (5, 2)
+    write_gsm8k(here / "gsm8k", train=7)
+    write_jsonl(here / "d.jsonl", ROWS[:4])
+    assert (len(load("gsm8k", config="main")), len(load("d.jsonl"))) == (7, 4)
+
+
+def test_folders_need_no_list_of_their_configurations(here):
+    write_jsonl(here / "org" / "data" / "main" / "train.jsonl", ROWS)
+    write_jsonl(here / "flat" / "train.jsonl", ROWS)
+    assert load("org/data", config="main") == ROWS
+    assert load("flat", config="main") == ROWS
+    assert load("flat") == ROWS
+
+
+def test_a_file_of_an_installed_package_is_found_by_the_package(tmp_path, monkeypatch):
+    write_jsonl(tmp_path / "some_benchmark" / "data" / "cases.jsonl", ROWS)
+    (tmp_path / "some_benchmark" / "__init__.py").write_text("raise RuntimeError('never imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load("package:some_benchmark/data/cases.jsonl") == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "config", "complaint"),
+    [
+        ("gsm8k", "tests", "main", r"gsm8k \(main\), split tests cannot be read: .*Unknown split \"tests\""),
+        ("gsm8k", "train", "socratic", "dataset_config: gsm8k has no 'socratic'; there are main"),
+        ("gsm8k", "train[:x]", "main", "split train.:x. cannot be read"),
+        ("nowhere.jsonl", "train", None, "there is no file or folder 'nowhere.jsonl'"),
+        ("./nowhere", "train", None, "there is no file or folder './nowhere'"),
+        ("parts-*.jsonl", "train", None, "no file matches"),
+        ("notes.pdf", "train", None, "cannot tell the format of notes.pdf"),
+        ("broken.jsonl", "train", None, "broken.jsonl, split train cannot be read"),
+        ("empty", "train", None, "empty, split train cannot be read"),
+        ("package:no_such_package/x.jsonl", "train", None, "not installed: pip install no-such-package"),
+        ("package:datasets/no_such_file.jsonl", "train", None, "has no file 'no_such_file.jsonl'"),
+    ],
+)
+def test_what_cannot_be_read_is_one_message_that_names_it(here, name, split, config, complaint):
+    write_gsm8k(here / "gsm8k")
+    (here / "notes.pdf").write_text("%PDF")
+    (here / "broken.jsonl").write_text('{"a": 1}\n{"a": \n')
+    (here / "empty").mkdir()
+    with pytest.raises(ConfigError, match=complaint):
+        load(name, split, config)
+
+
+def test_without_a_network_a_name_of_the_hub_is_an_error_at_once_that_says_how_to_get_it(here, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match="hf download org/absent --repo-type dataset"):
+        load("org/absent")
+    assert time.monotonic() - started < sources.REACH_S + 1
+
+
+def test_a_hub_that_never_answers_is_not_waited_for(here, monkeypatch, silent_address):
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", silent_address)
+    monkeypatch.setattr(sources, "REACH_S", 0.3)
+    with pytest.raises(ConfigError, match="does not answer"):
+        load("org/absent")
+
+
+def test_offline_mode_asks_nobody(here, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(sources, "_answers", None)
+    with pytest.raises(ConfigError, match="HF_HUB_OFFLINE"):
+        load("org/absent")
+
+
+@pytest.fixture
+def silent_address():
+    """A server that takes connections and says nothing."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
