@@ -124,7 +124,9 @@ def _certificate(sample: RecordedSample, certificate: Mapping[str, Any], reading
         yield Problem("digest", "ids, mask or logprobs were changed since they were recorded: the digest is another")
     sampled = sum(mask != MASKED for mask in sample.mask)
     if certificate.get("sampled_tokens") != sampled:
-        yield Problem("sampled", f"{sampled} ids are trained on, the certificate says {certificate['sampled_tokens']}")
+        yield Problem(
+            "sampled", f"{sampled} ids are trained on, the certificate says {certificate.get('sampled_tokens')}"
+        )
     stretches = len(sampled_stretches(sample.mask))
     turns = certificate.get("turns")
     if not isinstance(turns, int) or stretches > turns:
