@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import NoReturn
 
 from trainer.config import ServingConfig
+from trainer.engine.address import bind
 from trainer.errors import Interrupted, TrainerError, UsageError
-from trainer.policy import DTYPES, TINY
+from trainer.policy import DTYPES, TINY, checked_dtype, resolve_model
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +38,32 @@ def run_program(
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+class FlagParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, with the flag that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises: SystemExit (2)."""
+        self.exit(2, f"{self.prog}: {message}{self._meant(message)} (--help lists the flags)\n")
+
+    def _meant(self, message: str) -> str:
+        unknown = re.search(r"unrecognized arguments: (--[\w-]+)", message)
+        known = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
+        near = get_close_matches(unknown[1], known, n=1) if unknown else []
+        return f"; is {near[0]} meant?" if near else ""
+
+
+def check_before_loading(options: argparse.Namespace, *, serves: bool = True) -> None:
+    """Raise what can be known before torch is imported and a model is read, which takes seconds.
+
+    ``serves``: whether the embedded engine will listen. Raises: UsageError.
+    """
+    checked_dtype(options.dtype)
+    if options.model != TINY:
+        resolve_model(options.model)
+    if serves:
+        bind(options.host, options.port).close()
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.cli import add_model_flags, add_serving_flags, run_program, serving_config
+from trainer.cli import (
+    FlagParser,
+    add_model_flags,
+    add_serving_flags,
+    check_before_loading,
+    run_program,
+    serving_config,
+)
 from trainer.config import TrainerConfig
 from trainer.errors import UsageError
 
@@ -47,7 +54,7 @@ def main(
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
     """All flags of the trainer."""
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog=prog, description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
     )
     add_model_flags(parser)
@@ -79,6 +86,7 @@ def config_from(options: argparse.Namespace, aliases: Sequence[str] = ()) -> Tra
 
 def _run(options: argparse.Namespace, aliases: Sequence[str]) -> None:
     config = config_from(options, aliases)
+    check_before_loading(options, serves=config.engine_url is None)
     from trainer.run import train
 
     train(config)

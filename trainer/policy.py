@@ -41,14 +41,13 @@ def load_policy(name: str, *, device: str = "cpu", dtype: str = "float32") -> Po
 
     disable_progress_bar()  # it would stand between the lines of the log at every checkpoint
     folder = resolve_model(name)
+    numbers = getattr(torch, checked_dtype(dtype))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {name}: no tokenizer could be loaded from {folder}: {error}") from error
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, _checked_dtype(dtype)), attn_implementation="sdpa"
-        )
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, attn_implementation="sdpa")
         model = model.to(torch.device(device))
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {name}: the model could not be loaded from {folder}: {error}") from error
@@ -71,7 +70,8 @@ def resolve_model(name: str) -> str:
     return str(path.resolve()) if path.is_dir() else name
 
 
-def _checked_dtype(dtype: str) -> str:
+def checked_dtype(dtype: str) -> str:
+    """Raises: UsageError."""
     if dtype not in DTYPES:
         raise UsageError(f"--dtype {dtype} is not one of {', '.join(DTYPES)}.")
     return dtype

@@ -12,7 +12,7 @@ import torch
 from trainer.checkpoints import Checkpoint, CheckpointFolder, read_checkpoint, restore_trainer_state
 from trainer.config import TrainerConfig
 from trainer.engine.hosting import host_engine
-from trainer.errors import CheckpointError, UsageError
+from trainer.errors import CheckpointError, ServiceError, UsageError
 from trainer.http import JsonClient
 from trainer.learner import Learner, LearnerSettings
 from trainer.loop import TrainingRun
@@ -101,6 +101,10 @@ def _sink(config: TrainerConfig, policy: Policy) -> WeightSink:
             config.model,
         )
     client = JsonClient(config.engine_url.removesuffix("/").removesuffix("/v1"))
+    try:
+        client.get("/health")
+    except ServiceError as error:
+        raise UsageError(f"--engine-url {config.engine_url}: no engine answers there ({error}); start it.") from error
     return ExternalEngine(client, config.save_path / "weights", config.weight_sync, config.external_name)
 
 

@@ -6,15 +6,23 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from trainer.cli import add_model_flags, add_serving_flags, run_program, serving_config
+from trainer.cli import (
+    FlagParser,
+    add_model_flags,
+    add_serving_flags,
+    check_before_loading,
+    run_program,
+    serving_config,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until interrupted; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="python -m trainer.serve",
         description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
     )
     add_model_flags(parser)
     add_serving_flags(parser)
@@ -22,12 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> None:
+    config = serving_config(options)
+    check_before_loading(options)
     import torch
 
     from trainer.engine.hosting import host_engine
     from trainer.policy import load_policy
 
-    config = serving_config(options)
     if options.threads:
         torch.set_num_threads(options.threads)
     policy = load_policy(options.model, device=options.device, dtype=options.dtype)

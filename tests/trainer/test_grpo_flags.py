@@ -81,13 +81,35 @@ def test_flags_that_mean_nothing_here_are_refused_by_name(flag: str, capsys: pyt
         (["--resume", "/nowhere/step_1"], "--resume: /nowhere/step_1 is not a checkpoint"),
         (["--atropos-url", "localhost:8000"], "http://"),
         (["--atropos-token-env", "SURELY_NOT_SET"], "SURELY_NOT_SET is not set"),
-        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag (--help lists the flags)"),
+        (["--trainig-steps", "3"], "unrecognized arguments: --trainig-steps 3; is --training-steps meant?"),
+        (["--dtype", "int4"], "--dtype"),
     ],
 )
 def test_wrong_flag_ends_with_exit_code_two_and_its_name(
     flags: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert says in _refusal(capsys, *flags, "--save-path", str(tmp_path))
+
+
+def test_external_engine_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", str(save_policy(tmp_path / "policy")), "--save-path", str(tmp_path / "run")]
+    said = _refusal(capsys, *flags, "--engine-url", "http://127.0.0.1:9")
+    assert "--engine-url http://127.0.0.1:9: no engine answers there" in said
+
+
+def test_dtype_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve.main(["--model", str(tmp_path), "--port", "0", "--dtype", "int4"]) == 2
+    assert "serve: --dtype int4 is not one of float32, bfloat16, float16" in capsys.readouterr().err
+
+
+def test_what_is_wrong_with_model_or_address_is_said_before_torch_is_loaded() -> None:
+    code = (
+        "import sys\nfrom trainer import grpo, serve\n"
+        "codes = [program.main(['--model', '/nowhere/model']) for program in (grpo, serve)]\n"
+        "sys.exit(codes != [2, 2] or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -11,18 +10,16 @@ from typing import Any
 import uvicorn
 
 from trainer.config import ServingConfig
+from trainer.engine.address import bind
 from trainer.engine.chat import Words
 from trainer.engine.scheduler import Engine, EngineConfig
 from trainer.engine.server import create_app
-from trainer.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
 _KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections, so that none is closed while it is taken up again."""
 _GRACE_S = 3
-_BACKLOG = 2048
-"""Connections that wait in the kernel; those made before the server runs are among them."""
 
 
 class EngineHost:
@@ -45,7 +42,7 @@ class EngineHost:
         self.engine = engine
         self._names = tuple(names)
         self._root = root or self._names[0]
-        self._socket = _bound(host, port)
+        self._socket = bind(host, port)
         config = uvicorn.Config(
             create_app(engine, words, names, self._root),
             log_level="warning",
@@ -115,19 +112,3 @@ def host_engine(model: Any, tokenizer: Any, root: str, config: ServingConfig) ->
         tool_call_parser=config.tool_call_parser,
         root=root,
     )
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((host, port))
-        bound.listen(_BACKLOG)
-    except OSError as error:
-        bound.close()
-        raise UsageError(
-            f"The engine cannot listen on {host}:{port} ({error.strerror or error}); "
-            "end what listens there, or choose another address with --host and --port."
-        ) from error
-    return bound
