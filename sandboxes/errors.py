@@ -4,6 +4,7 @@
     ├── SandboxUnavailable   the backend cannot be used here (no daemon, no namespaces, no image)
     │   └── ImageNotFound    the image that was asked for is not there; says how to make it
     ├── ImageBuildError      an image or root file system could not be made; says what to install or change
+    │   └── ImageUnbuildable nothing was begun: a tool or a right is missing here, or the request is wrong
     ├── UnknownBackend       no backend has this name (also a ``ValueError``)
     ├── SandboxStartError    the backend is there, but this box did not start
     ├── SandboxClosed        the box was closed, or its process is gone; nothing can run in it
@@ -29,6 +30,10 @@ class ImageNotFound(SandboxUnavailable):
 
 class ImageBuildError(SandboxError):
     """An image or root file system could not be made here; the message says what to install or change."""
+
+
+class ImageUnbuildable(ImageBuildError):
+    """Nothing was begun, since a tool or a right is missing here, or the request is wrong."""
 
 
 class UnknownBackend(SandboxError, ValueError):

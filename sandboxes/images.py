@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from sandboxes import docker_daemon, rootfs
-from sandboxes.errors import ImageBuildError, ImageNotFound, SandboxError
+from sandboxes.errors import ImageBuildError, ImageNotFound, ImageUnbuildable, SandboxError, SandboxUnavailable
 from sandboxes.folders import make_folder, remove_folder
 from sandboxes.ownership import container_labels
 from sandboxes.rootfs import Report
@@ -106,7 +106,7 @@ def renew_runner(recipe: Recipe, report: Report) -> None:
     Raises: ImageBuildError, SandboxUnavailable (no Docker daemon).
     """
     if os.geteuid() != 0:
-        raise ImageBuildError(f"only root can renew the runner in {recipe.image}: run the same command with sudo")
+        raise ImageUnbuildable(f"only root can renew the runner in {recipe.image}: run the same command with sudo")
     client = docker_daemon.connect(timeout_s=_IMPORT_TIMEOUT_S)
     folder = make_folder(f"image-{uuid.uuid4().hex[:12]}")
     try:
@@ -208,7 +208,7 @@ def _unpack(chunks: Iterator[bytes], target: Path) -> None:
 def _new_folder(target: Path) -> Iterator[Path]:
     """A folder beside ``target`` that takes its name at the end, or vanishes with what went wrong."""
     if target.exists():
-        raise ImageBuildError(f"{target} exists already: remove it, or name a new folder")
+        raise ImageUnbuildable(f"{target} exists already: remove it, or name a new folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex[:8]}")
     try:
@@ -237,13 +237,13 @@ def _stopped_container(client: DockerClient, image: str) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """The command line; returns the exit code: 2 where something is missing or wrong here, 1 where a build failed."""
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
     except SandboxError as error:
         _progress(str(error))
-        return 1
+        return 2 if isinstance(error, (ImageUnbuildable, SandboxUnavailable)) else 1
     return 0
 
 
@@ -272,7 +272,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run_build(options: argparse.Namespace) -> None:
     unknown = [name for name in options.recipes if name not in RECIPES]
     if unknown:
-        raise ImageBuildError(f"no recipe is called {unknown[0]}; there are {', '.join(RECIPES)}")
+        raise ImageUnbuildable(f"no recipe is called {unknown[0]}; there are {', '.join(RECIPES)}")
     recipes = [RECIPES[name] for name in options.recipes or RECIPES]
     if options.root is None:
         _build_images(recipes, options.mirror, force=options.force)
@@ -280,7 +280,7 @@ def _run_build(options: argparse.Namespace) -> None:
         build_root(recipes[0], options.root, _progress, mirror=options.mirror)
         _progress(f"{options.root} is ready")
     else:
-        raise ImageBuildError(f"--root makes one folder: name one of {', '.join(RECIPES)}")
+        raise ImageUnbuildable(f"--root makes one folder: name one of {', '.join(RECIPES)}")
 
 
 def _build_images(recipes: Sequence[Recipe], mirror: str | None, *, force: bool) -> None:

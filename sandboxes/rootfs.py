@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from sandboxes.errors import ImageBuildError
+from sandboxes.errors import ImageBuildError, ImageUnbuildable
 from sandboxes.folders import make_folder, remove_folder
 
 Report = Callable[[str], None]
@@ -49,9 +49,9 @@ def build_debian(target: Path, report: Report, *, mirror: str | None = None) -> 
     Raises: ImageBuildError, saying what to install or change.
     """
     if shutil.which("debootstrap") is None:
-        raise ImageBuildError("debootstrap is not installed: `apt-get install debootstrap`")
+        raise ImageUnbuildable("debootstrap is not installed: `apt-get install debootstrap`")
     if os.geteuid() != 0:
-        raise ImageBuildError("a Debian root file system can only be made by root: run the same command with sudo")
+        raise ImageUnbuildable("a Debian root file system can only be made by root: run the same command with sudo")
     mirror = mirror or _mirror_of_apt()
     report(f"debootstrap of {DEBIAN_SUITE} from {mirror or 'its default mirror'}; this takes a minute")
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(DEBIAN_PACKAGES)}", DEBIAN_SUITE, str(target)]
@@ -125,7 +125,7 @@ def _static_busybox(folder: Path, report: Report) -> Path:
         return Path(installed)
     advice = "install it with `apt-get install busybox-static`"
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise ImageBuildError(f"this machine has no static busybox: {advice}, or the like of your system")
+        raise ImageUnbuildable(f"this machine has no static busybox: {advice}, or the like of your system")
     report("downloading the package busybox-static with apt")
     try:
         _output_of(["apt-get", "download", "--quiet", "busybox-static"], cwd=folder)

@@ -231,11 +231,11 @@ def test_the_command_lists_each_image_with_its_state(busybox_image, capsys):
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_clear_line(arguments, message, capsys):
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert capsys.readouterr().err == f"images: {message}\n"
 
 
 def test_the_command_without_a_daemon_says_how_to_start_one(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    assert main(["list"]) == 1
+    assert main(["list"]) == 2
     assert "scripts/start_dockerd.sh" in capsys.readouterr().err
