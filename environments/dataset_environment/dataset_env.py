@@ -216,16 +216,14 @@ class DatasetEnv(HermesAgentBaseEnv):
         data = {"dataset": config.dataset_path or config.dataset_name, "config": config.dataset_config}
         return super()._evaluation_settings() | data | {"split": config.eval_split or config.split} | rewards
 
-    async def evaluate_log(
-        self, metrics: Mapping[str, Any], samples: Sequence[Mapping[str, Any]] | None = None, **more: Any
-    ) -> None:
+    async def evaluate_log(self, metrics: Mapping[str, Any], *args: Any, **more: Any) -> None:
         """Log an evaluation, with the mean of every single reward."""
         columns: dict[str, list[float]] = {}
-        for sample in samples or ():
+        for sample in more.get("samples") or ():
             for name, part in (sample.get("rewards") or {}).items():
                 columns.setdefault(f"eval/reward/{name}", []).append(part["value"])
         means = {name: fmean(values) for name, values in columns.items()}
-        await super().evaluate_log(metrics={**metrics, **means}, samples=samples, **more)
+        await super().evaluate_log({**metrics, **means}, *args, **more)
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log the mean of every single reward since the last call."""

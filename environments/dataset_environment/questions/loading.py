@@ -107,7 +107,7 @@ def _without(train: _Split, evaluation: _Split) -> list[int]:
     """The training rows whose question is not evaluated."""
     evaluated = set(evaluation.keys)
     kept = [place for place, key in enumerate(train.keys) if key not in evaluated]
-    if len(kept) < len(train.keys):
+    if len(kept) < len(train.keys) and train.source != evaluation.source:
         logger.warning(
             "%d rows of %s are left out of training: %s asks the same",
             len(train.keys) - len(kept),
