@@ -126,8 +126,9 @@ class Judges:
 
     def _error(self, reward: RewardFunction, index: int, failed: Failed) -> RewardError:
         item_id = self.calls.item_ids[index]
+        reason = failed.reason.removeprefix(f"{reward.name} failed: ")
         where = f"item {item_id}, completion {index}" if item_id else f"completion {index}"
-        named = RewardError(f"{reward.name}, {where}: {failed.reason}", reward=reward.name, item_id=item_id)
+        named = RewardError(f"{reward.name}, {where}: {reason}", reward=reward.name, item_id=item_id)
         named.__cause__ = failed.cause
         return named
 

@@ -146,7 +146,7 @@ class RewardRegistry:
         for path, error in self._broken.items():
             if _key(path.stem) == _key(name):
                 return f"reward function {name!r} cannot be imported from {path}: {type(error).__name__}: {error}"
-        names = self.list()
+        names = [each for each in self.list() if _key(each) not in {_key(path.stem) for path in self._broken}]
         broken = "".join(f"; {path} cannot be imported: {error}" for path, error in self._broken.items())
         return f"no reward function {name!r}{suggestion(name, names)}; there are {', '.join(names)}{broken}"
 
@@ -160,7 +160,7 @@ class RewardRegistry:
             del self._rewards[known]
         self._names[key] = name
         self._rewards[name] = reward
-        if isinstance(reward, type) and issubclass(reward, RewardFunction):
+        if isinstance(reward, type) and issubclass(reward, RewardFunction) and "registered_name" not in vars(reward):
             reward.registered_name = name
 
     # files
@@ -201,7 +201,8 @@ class RewardRegistry:
             self._add_unregistered(module, path.stem)
 
     def _add_unregistered(self, module: ModuleType, stem: str) -> None:
-        """Register what a file without ``@registry.register`` defines: a class, or a function called as the file."""
+        """Register what a file without ``@registry.register`` defines: its one class or its function of the file's name
+        under that name, several classes under their own."""
         name = stem.removesuffix("_reward")
         classes = [
             each
@@ -210,9 +211,11 @@ class RewardRegistry:
         ]
         if any(each in self._rewards.values() for each in classes):
             return
-        if classes:
-            self._add(name, next((each for each in classes if _key(each.__name__) == _key(name)), classes[0]))
+        if len(classes) == 1:
+            self._add(name, classes[0])
             return
+        for each in classes:
+            self._add(snake_case(each.__name__), each)
         function = getattr(module, name, None) or getattr(module, f"{name}_reward", None)
         if callable(function):
             self._add(name, function)

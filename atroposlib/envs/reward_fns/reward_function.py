@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 from atroposlib.envs.reward_fns.verdict import Verdict
+from atroposlib.envs.reward_fns.workers.outcomes import reason_of
 from atroposlib.errors import RewardError
 
 
@@ -144,7 +145,7 @@ class RewardFunction:
         """What went wrong, as the error that leaves a reward."""
         if isinstance(error, RewardError):
             return error
-        return RewardError(f"{self.name} failed: {type(error).__name__}: {error}")
+        return RewardError(f"{self.name} failed: {reason_of(error)}")
 
     @staticmethod
     def get_content(completion: Any) -> str:

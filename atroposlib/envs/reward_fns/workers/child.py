@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from atroposlib.envs.reward_fns.workers.outcomes import Call, Done, Failed, Outcome
+from atroposlib.envs.reward_fns.workers.outcomes import Call, Done, Failed, Outcome, reason_of
 
 _PR_SET_PDEATHSIG: Final = 1
 _inside = False
@@ -79,15 +79,6 @@ def attempt(function: Callable[..., Any], *args: Any) -> Outcome:
     except Exception as error:  # noqa: BLE001 (the boundary of one call: the reason is sent to the caller)
         return Failed(reason_of(error))
     return Done(value, time.perf_counter() - began)
-
-
-def reason_of(error: BaseException) -> str:
-    """``ValueError: its message``, or the message alone where the error is one of this project."""
-    if isinstance(error, MemoryError):
-        return "took more memory than a worker may have"
-    module = type(error).__module__
-    text = str(error) if module.startswith("atroposlib.") else f"{type(error).__name__}: {error}"
-    return text if len(text) <= 2000 else text[:2000] + "…"
 
 
 def _limit_cpu_time(seconds: float) -> None:

@@ -31,3 +31,12 @@ class Failed:
 
 
 Outcome = Done | Failed
+
+
+def reason_of(error: BaseException) -> str:
+    """``ValueError: its message``, or the message alone where the error is one of this project."""
+    if isinstance(error, MemoryError):
+        return "took more memory than it may have"
+    module = type(error).__module__
+    text = str(error) if module.startswith("atroposlib.") else f"{type(error).__name__}: {error}"
+    return text if len(text) <= 2000 else text[:2000] + "…"
