@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from sandboxes.errors import SandboxTimeout
+
 WORKDIR = "/workspace"
+ALIVE_S = 5.0
 Network = Literal["none", "bridge"]
 
 
@@ -115,6 +118,15 @@ class Sandbox(ABC):
 
         Raises: SandboxClosed, SandboxTimeout (the box did not answer well after ``timeout_s``).
         """
+
+    async def check_alive(self) -> None:
+        """Return where the box answers within ``ALIVE_S`` seconds.
+
+        Raises: SandboxClosed, SandboxTimeout.
+        """
+        result = await self.exec("true", timeout_s=ALIVE_S)
+        if result.timed_out:
+            raise SandboxTimeout(f"the box {self.id} did not answer within {ALIVE_S:g} s")
 
     @abstractmethod
     def shell(self) -> Shell:

@@ -42,6 +42,7 @@ ANSWER_GRACE_S = 20.0
 """How long after its time limit a call waits for the runner, which itself gives up 15 s after a kill."""
 
 _STREAM_WINDOW = 1 << 20
+_NO_CALL = 0
 
 
 class ByteReader(Protocol):
@@ -273,6 +274,10 @@ class Channel:
         call.kill()
         return await self._soon(call)
 
+    async def ping(self, timeout_s: float) -> None:
+        """A round trip to the runner, which asks nothing of the box. Raises: SandboxClosed, SandboxTimeout."""
+        await self._ask(Kind.PEEK, encode_u32(_NO_CALL), timeout_s=timeout_s)
+
     async def kill_all(self) -> int:
         """Kill all processes of the box but the runner; returns how many. Raises: SandboxClosed, SandboxTimeout."""
         return (await self._ask(Kind.KILL_ALL)).done.status
@@ -314,17 +319,17 @@ class Channel:
             if not self.closed:
                 call.kill()
 
-    async def _ask(self, kind: Kind, payload: bytes = b"") -> Finished:
+    async def _ask(self, kind: Kind, payload: bytes = b"", *, timeout_s: float = ANSWER_GRACE_S) -> Finished:
         call = self._new_call()
         await self.send(Frame(kind, call.id, payload))
-        return await self._soon(call)
+        return await self._soon(call, timeout_s)
 
-    async def _soon(self, call: Call) -> Finished:
+    async def _soon(self, call: Call, timeout_s: float = ANSWER_GRACE_S) -> Finished:
         try:
-            async with asyncio.timeout(ANSWER_GRACE_S):
+            async with asyncio.timeout(timeout_s):
                 return await call.wait()
         except TimeoutError:
-            raise SandboxTimeout(f"the box did not answer within {ANSWER_GRACE_S:g} s") from None
+            raise SandboxTimeout(f"the box did not answer within {timeout_s:g} s") from None
 
     def _new_call(self) -> Call:
         if self._ending is not None:

@@ -7,6 +7,7 @@
     │   └── ImageUnbuildable nothing was begun: a tool or a right is missing here, or the request is wrong
     ├── UnknownBackend       no backend has this name (also a ``ValueError``)
     ├── SandboxStartError    the backend is there, but this box did not start
+    ├── PoolBusy             the pool has no box for this caller: too many wait, or it took too long
     ├── SandboxClosed        the box was closed, or its process is gone; nothing can run in it
     ├── SandboxTimeout       the box itself did not answer in time (never a slow command)
     ├── SandboxFileError     a file could not be read or written (also an ``OSError``)
@@ -42,6 +43,10 @@ class UnknownBackend(SandboxError, ValueError):
 
 class SandboxStartError(SandboxError):
     """The box did not start."""
+
+
+class PoolBusy(SandboxError):
+    """Too many wait for a box, or this caller waited too long; the message says who is ahead."""
 
 
 class SandboxClosed(SandboxError):

@@ -1,11 +1,15 @@
-"""A pool of boxes of one backend: few start at once, in the order in which they were asked for; some wait ready.
+"""Few boxes starting at once, and some that wait ready.
 
     async with SandboxPool(docker.start, starting=4, warm=2) as pool:
         async with pool.box(spec) as box:
             ...
 
-Promises: a box is used once and then closed, never handed on; whoever is cancelled while waiting or starting leaves no
-box behind and lets the next one through; leaving the pool closes the boxes that wait ready.
+Promises:
+
+- a box is used once and then closed, never handed on; one that waited is asked for a sign of life before it is given;
+- whoever asks first is served first, among those who want the same spec, and starts begin in the order of the asking;
+- waiting is bounded, in number (``queue``) and in time (``patience_s``), and ``waiting`` says who waits since when;
+- whoever is cancelled while waiting leaves no box behind; leaving the pool closes the boxes that wait ready.
 """
 
 from __future__ import annotations
@@ -14,54 +18,118 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from sandboxes.base import Sandbox, SandboxSpec
-from sandboxes.errors import SandboxClosed, SandboxError
+from sandboxes.errors import PoolBusy, SandboxClosed, SandboxError
 
 logger = logging.getLogger(__name__)
+
+_SPECS_KEPT = 8
+"""Of how many specs, the last ones that were asked for, boxes stand ready."""
 
 StartSandbox = Callable[[SandboxSpec], Awaitable[Sandbox]]
 
 
-class SandboxPool:
-    """Starts boxes with ``start``: at most ``starting`` at once, keeping ``warm`` ready for each spec in use."""
+@dataclass(frozen=True)
+class Waiting:
+    """Someone who waits for a box."""
 
-    def __init__(self, start: StartSandbox, *, starting: int = 4, warm: int = 0) -> None:
-        if starting < 1 or warm < 0:
-            raise ValueError(f"starting={starting} must be at least 1, and warm={warm} at least 0")
+    who: str
+    spec: SandboxSpec
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Offer:
+    box: Sandbox
+    waited: bool
+    """Whether the box stood ready before it was asked for, and may have died meanwhile."""
+
+
+@dataclass(eq=False)
+class _Waiter:
+    who: str
+    spec: SandboxSpec
+    key: object
+    since: float
+    offer: asyncio.Future[_Offer]
+
+
+class SandboxPool:
+    """Starts boxes with ``start``: at most ``starting`` at once, keeping ``warm`` ready for each spec in use.
+
+    At most ``queue`` callers wait at once, each for ``patience_s`` seconds.
+    """
+
+    def __init__(
+        self, start: StartSandbox, *, starting: int = 4, warm: int = 0, queue: int = 1024, patience_s: float = 600.0
+    ) -> None:
+        if starting < 1 or warm < 0 or queue < 1:
+            raise ValueError(f"starting={starting} and queue={queue} must be at least 1, and warm={warm} at least 0")
         self._start = start
         self._warm = warm
-        self._slots = asyncio.Semaphore(starting)
+        self._most_starting = starting
+        self._queue = queue
+        self._patience_s = patience_s
+        self._waiters: deque[_Waiter] = deque()
         self._ready: defaultdict[object, deque[Sandbox]] = defaultdict(deque)
         self._coming: defaultdict[object, int] = defaultdict(int)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._kept: dict[object, SandboxSpec] = {}
+        """Specs of which boxes stand ready, the one that was asked for last at the end."""
+        self._starts: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @contextlib.asynccontextmanager
-    async def box(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-        """A box for one use, closed at the end. Raises what the start raises, and as ``take`` does."""
-        box = await self.take(spec)
+    async def box(self, spec: SandboxSpec, *, who: str | None = None) -> AsyncIterator[Sandbox]:
+        """A box for one use, closed at the end. Raises as ``take`` does."""
+        box = await self.take(spec, who=who)
         try:
             yield box
         finally:
             await box.close()
 
-    async def take(self, spec: SandboxSpec) -> Sandbox:
-        """A box that is ready, else a new one; the caller closes it.
+    async def take(self, spec: SandboxSpec, *, who: str | None = None) -> Sandbox:
+        """A box that is ready, else a new one; the caller closes it. ``who`` is what ``waiting`` shows.
 
-        Raises: SandboxClosed where the pool was left, and what the start raises.
+        Raises: SandboxClosed where the pool was left, PoolBusy where too many wait or it took too long, and what the
+        start raises.
         """
         self._require_open()
-        ready = self._ready[_key(spec)]
-        box = None
-        while ready and box is None:
-            box = await self._living(ready.popleft())
-        self._refill(spec)
-        return box or await self._start_one(spec)
+        if len(self._waiters) >= self._queue:
+            raise PoolBusy(f"{len(self._waiters)} callers wait for a box already (queue={self._queue})")
+        waiter = _Waiter(who or _current_name(), spec, _key(spec), time.monotonic(), _new_future())
+        self._keep(waiter)
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(self._patience_s) as patience:
+                return await self._served(waiter)
+        except TimeoutError as error:
+            if not patience.expired():
+                raise
+            others = sum(other is not waiter for other in self._waiters)
+            raise PoolBusy(
+                f"{waiter.who} got no box within {self._patience_s:g} s: {sum(self._coming.values())} are starting, "
+                f"{others} others wait"
+            ) from error
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def waiting(self) -> list[Waiting]:
+        """Who waits for a box, the longest first."""
+        now = time.monotonic()
+        return [Waiting(waiter.who, waiter.spec, now - waiter.since) for waiter in self._waiters]
+
+    def ready(self, spec: SandboxSpec) -> int:
+        """How many boxes of this spec stand ready."""
+        return len(self._ready[_key(spec)])
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,12 +142,14 @@ class SandboxPool:
     async def close(self) -> None:
         """Stop what is starting and close what waits ready. Boxes that were taken belong to their takers."""
         self._closed = True
-        for task in self._tasks:
+        for waiter in self._waiters:
+            _fail(waiter, SandboxClosed("the pool of boxes is closed"))
+        for task in self._starts:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        boxes = [box for ready in self._ready.values() for box in ready]
-        self._ready.clear()
-        results = await asyncio.gather(*(box.close() for box in boxes), return_exceptions=True)
+        await asyncio.gather(*self._starts, return_exceptions=True)
+        for key in list(self._ready):
+            self._end_ready(key)
+        results = await asyncio.gather(*self._ends, return_exceptions=True)
         errors = [result for result in results if isinstance(result, Exception)]
         if errors:
             raise ExceptionGroup("boxes of the pool were not closed", errors)
@@ -88,39 +158,149 @@ class SandboxPool:
         if self._closed:
             raise SandboxClosed("the pool of boxes is closed")
 
-    async def _living(self, box: Sandbox) -> Sandbox | None:
-        """A box that waited may have died meanwhile: then it is closed, and there is none."""
-        if not box.closed:
-            return box
-        await box.close()
-        return None
+    # ---- one who waits
 
-    async def _start_one(self, spec: SandboxSpec) -> Sandbox:
-        async with self._slots:
+    async def _served(self, waiter: _Waiter) -> Sandbox:
+        """The first living box that is offered; a dead one sends its taker back to the head of the queue."""
+        while True:
+            self._serve()
+            offer = await self._offer_to(waiter)
+            if await self._lives(offer):
+                return offer.box
             self._require_open()
-            return await self._start(spec)
+            waiter.offer = _new_future()
+            self._waiters.appendleft(waiter)
 
-    def _refill(self, spec: SandboxSpec) -> None:
-        key = _key(spec)
-        while len(self._ready[key]) + self._coming[key] < self._warm:
-            self._coming[key] += 1
-            self._own(self._start_warm(key, spec))
-
-    async def _start_warm(self, key: object, spec: SandboxSpec) -> None:
+    async def _offer_to(self, waiter: _Waiter) -> _Offer:
         try:
-            box = await self._start_one(spec)
+            return await waiter.offer
+        except asyncio.CancelledError:
+            if waiter.offer.done() and not waiter.offer.cancelled() and waiter.offer.exception() is None:
+                self._place(waiter.key, waiter.offer.result().box)
+            raise
+
+    async def _lives(self, offer: _Offer) -> bool:
+        try:
+            if offer.waited:
+                await offer.box.check_alive()
         except SandboxError as error:
-            # Whoever needs a box next starts one itself, and is told.
-            logger.warning("A box could not be started in advance: %s", error)
+            logger.warning("A box that waited ready has died: %s", error)
+            await offer.box.close()
+            return False
+        except BaseException:
+            await offer.box.close()
+            raise
+        return True
+
+    # ---- boxes
+
+    def _serve(self) -> None:
+        """Give what is ready to those who wait, and start what is missing, as far as may start at once."""
+        if self._closed:
             return
+        for waiter in [waiter for waiter in self._waiters if self._ready[waiter.key]]:
+            if self._ready[waiter.key]:
+                self._give(waiter, _Offer(self._ready[waiter.key].popleft(), waited=True))
+        for key, spec in self._missing():
+            if sum(self._coming.values()) >= self._most_starting:
+                return
+            self._coming[key] += 1
+            self._own(self._start_one(key, spec))
+
+    def _missing(self) -> list[tuple[object, SandboxSpec]]:
+        """Specs to start, in order: for those who wait, as they came, then for later."""
+        under_way = dict(self._coming)
+        missing = []
+        for waiter in self._waiters:
+            if under_way.get(waiter.key, 0) > 0:
+                under_way[waiter.key] -= 1
+            else:
+                missing.append((waiter.key, waiter.spec))
+        for key, spec in self._kept.items():
+            short = self._warm - len(self._ready[key]) - under_way.get(key, 0)
+            missing += [(key, spec)] * max(0, short)
+        return missing
+
+    def _keep(self, waiter: _Waiter) -> None:
+        """Boxes of this spec stand ready from now on, and those of the one that was not asked for longest end."""
+        self._kept.pop(waiter.key, None)
+        self._kept[waiter.key] = waiter.spec
+        while len(self._kept) > _SPECS_KEPT:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            self._end_ready(oldest)
+
+    async def _start_one(self, key: object, spec: SandboxSpec) -> None:
+        try:
+            box = await self._start(spec)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the box raises it
+            self._tell_failure(key, error)
+        else:
+            self._place(key, box)
         finally:
             self._coming[key] -= 1
-        self._ready[key].append(box)
+        self._serve()
+
+    def _place(self, key: object, box: Sandbox) -> None:
+        """A new box goes to the first who waits for it, else it stands ready, else nobody needs it."""
+        waiter = self._first_waiting_for(key)
+        if waiter is not None:
+            self._give(waiter, _Offer(box, waited=False))
+        elif key in self._kept and len(self._ready[key]) < self._warm and not self._closed:
+            self._ready[key].append(box)
+        else:
+            self._end(box)
+
+    def _first_waiting_for(self, key: object) -> _Waiter | None:
+        return next((waiter for waiter in self._waiters if waiter.key == key), None)
+
+    def _give(self, waiter: _Waiter, offer: _Offer) -> None:
+        self._waiters.remove(waiter)
+        waiter.offer.set_result(offer)
+
+    def _tell_failure(self, key: object, error: Exception) -> None:
+        waiter = self._first_waiting_for(key)
+        if waiter is None:
+            # Not tried again until someone asks, who is told then.
+            logger.warning("A box could not be started in advance: %s", error)
+            self._kept.pop(key, None)
+            self._end_ready(key)
+        else:
+            self._waiters.remove(waiter)
+            _fail(waiter, error)
+
+    def _end_ready(self, key: object) -> None:
+        for box in self._ready.pop(key, ()):
+            self._end(box)
+
+    def _end(self, box: Sandbox) -> None:
+        task = asyncio.create_task(box.close(), name=f"end {box.id}")
+        self._ends.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._ends.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("A box of the pool was not closed", exc_info=task.exception())
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="warm box")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = asyncio.create_task(work, name="start a box")
+        self._starts.add(task)
+        task.add_done_callback(self._starts.discard)
+
+
+def _new_future() -> asyncio.Future[_Offer]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _fail(waiter: _Waiter, error: Exception) -> None:
+    if not waiter.offer.done():
+        waiter.offer.set_exception(error)
+
+
+def _current_name() -> str:
+    task = asyncio.current_task()
+    return task.get_name() if task is not None else "someone"
 
 
 def _key(spec: SandboxSpec) -> object:

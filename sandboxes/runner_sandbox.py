@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sandboxes.base import ExecResult, ProcessStatus, Sandbox, SandboxSpec, Shell
+from sandboxes.base import ALIVE_S, ExecResult, ProcessStatus, Sandbox, SandboxSpec, Shell
 from sandboxes.channel import Call, Channel, Finished
 from sandboxes.errors import OutputLimitExceeded, SandboxClosed, SandboxFileError, SandboxTimeout
 from sandboxes.frames import Command, Run
@@ -110,6 +110,10 @@ class RunnerSandbox(Sandbox):
         request = self._command(command, flags, cwd=cwd, env=env, user=user, keep=output_limit)
         request = replace(request, time_limit_s=timeout_s)
         return exec_result(await self._channel.run(request, stdin=stdin))
+
+    async def check_alive(self) -> None:
+        self._require_open()
+        await self._channel.ping(ALIVE_S)
 
     def shell(self) -> Shell:
         self._require_open()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from cancelling import cancelled_at
 
 from sandboxes import local
 from sandboxes.base import Sandbox, SandboxSpec
-from sandboxes.errors import SandboxClosed, SandboxStartError
+from sandboxes.errors import PoolBusy, SandboxClosed, SandboxStartError, SandboxTimeout
 from sandboxes.pool import SandboxPool
 
 SPEC = SandboxSpec(env={"A": "1"})
@@ -157,7 +158,109 @@ async def test_leaving_the_pool_ends_starts_in_advance_and_refuses_new_ones(back
     assert backend.living() == 0
 
 
-@pytest.mark.parametrize("sizes", [{"starting": 0}, {"warm": -1}])
+async def test_a_warm_box_that_gives_no_sign_of_life_is_closed_and_replaced(backend, monkeypatch):
+    async with SandboxPool(backend.start, warm=1) as pool:
+        await (await pool.take(SPEC)).close()
+        await until(lambda: pool.ready(SPEC) == 1)
+        mute = backend.boxes[-1]
+
+        async def no_answer() -> None:
+            raise SandboxTimeout("nothing")
+
+        monkeypatch.setattr(mute, "check_alive", no_answer)
+        async with pool.box(SPEC) as box:
+            assert box is not mute
+            assert mute.closed
+
+
+async def test_who_waits_can_be_seen_with_the_longest_first(backend):
+    backend.open.clear()
+    async with SandboxPool(backend.start, starting=1) as pool, asyncio.TaskGroup() as group:
+        takers = [group.create_task(pool.take(SPEC, who=f"rollout {number}")) for number in range(3)]
+        await until(lambda: len(pool.waiting()) == 3)
+        waiting = pool.waiting()
+        assert [(one.who, one.spec) for one in waiting] == [(f"rollout {number}", SPEC) for number in range(3)]
+        assert waiting[0].seconds >= waiting[2].seconds >= 0
+        backend.open.set()
+        for taker in takers:
+            await (await taker).close()
+        assert pool.waiting() == []
+
+
+async def test_more_callers_than_the_queue_takes_are_refused(backend):
+    backend.open.clear()
+    async with SandboxPool(backend.start, queue=1) as pool:
+        first = asyncio.create_task(pool.take(SPEC))
+        await until(lambda: len(pool.waiting()) == 1)
+        with pytest.raises(PoolBusy, match="queue=1"):
+            await pool.take(SPEC)
+        backend.open.set()
+        await (await first).close()
+
+
+async def test_whoever_waits_too_long_is_told_and_leaves_the_queue(backend):
+    backend.open.clear()
+    async with SandboxPool(backend.start, patience_s=0.05) as pool:
+        with pytest.raises(PoolBusy, match=r"rollout 7 got no box within 0\.05 s: 1 are starting, 0 others wait"):
+            await pool.take(SPEC, who="rollout 7")
+        assert pool.waiting() == []
+        backend.open.set()
+    assert backend.living() == 0
+
+
+async def test_a_start_that_times_out_is_told_as_that(backend):
+    async def start(_spec: SandboxSpec) -> Sandbox:
+        raise TimeoutError("of the backend")
+
+    async with SandboxPool(start) as pool:
+        with pytest.raises(TimeoutError, match="of the backend"):
+            await pool.take(SPEC)
+
+
+@pytest.mark.parametrize("warm", [0, 1])
+async def test_a_box_that_comes_to_one_who_just_gave_up_is_not_lost(backend, warm):
+    async with SandboxPool(backend.start, warm=warm) as pool:
+        for _ in range(20):
+            backend.open.clear()
+            taker = asyncio.create_task(pool.take(SPEC))
+            await until(lambda: backend.starting)
+            backend.open.set()
+            given = len(backend.boxes) + 1
+            await until(lambda given=given: len(backend.boxes) >= given)
+            taker.cancel()
+            for result in await asyncio.gather(taker, return_exceptions=True):
+                if isinstance(result, Sandbox):
+                    await result.close()
+    assert backend.living() == 0
+
+
+async def test_a_taker_cancelled_at_any_await_leaves_no_box(backend):
+    async with SandboxPool(backend.start, warm=1) as pool:
+        step = 1
+        while True:
+            result = await asyncio.gather(
+                asyncio.create_task(cancelled_at(step, pool.take(SPEC))), return_exceptions=True
+            )
+            step += 1
+            if isinstance(result[0], Sandbox):
+                await result[0].close()
+                break
+        assert step > 2
+        await until(lambda: not backend.starting and backend.living() <= 1)
+    assert backend.living() == 0
+
+
+async def test_boxes_stand_ready_for_the_last_few_specs_only(backend):
+    specs = [SandboxSpec(env={"A": str(number)}) for number in range(10)]
+    async with SandboxPool(backend.start, warm=1) as pool:
+        for spec in specs:
+            await (await pool.take(spec)).close()
+            await until(lambda spec=spec: pool.ready(spec) == 1)
+        assert [pool.ready(spec) for spec in specs] == [0, 0, *[1] * 8]
+        await until(lambda: backend.living() == 8)
+
+
+@pytest.mark.parametrize("sizes", [{"starting": 0}, {"warm": -1}, {"queue": 0}])
 async def test_sizes_that_make_no_sense_are_refused(backend, sizes):
     with pytest.raises(ValueError, match="must be at least"):
         SandboxPool(backend.start, **sizes)
