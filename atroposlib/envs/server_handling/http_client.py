@@ -57,6 +57,10 @@ class EngineHttp:
         """Like ``post``, for a GET; an answer without a body is ``None``."""
         return _decode(url, await self._request("GET", url, None, timeout_s))
 
+    async def delete(self, url: str, timeout_s: float | None = None) -> Any:
+        """Like ``get``, for a DELETE."""
+        return _decode(url, await self._request("DELETE", url, None, timeout_s))
+
     async def close(self) -> None:
         """Close the connections; a later request opens new ones."""
         session, self._session = self._session, None

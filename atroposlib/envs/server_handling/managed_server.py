@@ -7,12 +7,11 @@ Where a conversation does not continue an earlier turn, it forks into a sequence
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from atroposlib.envs.server_handling.certificate import Certificate, digest
 from atroposlib.envs.server_handling.chat_request import ChatRequest, message_of, size_of
@@ -21,6 +20,7 @@ from atroposlib.envs.server_handling.completions import read_chat_completion, re
 from atroposlib.envs.server_handling.generation import EngineFacts, Generation, PromptIds, SampledTokens
 from atroposlib.envs.server_handling.history import Continuation, MessageKey, Turn, find_continuation, keys_of
 from atroposlib.envs.server_handling.managed_server_adapter import ManagedServerAdapter
+from atroposlib.envs.server_handling.off_loop import off_loop
 from atroposlib.envs.server_handling.placeholder_server import DummyManagedServer
 from atroposlib.envs.server_handling.sequence_node import SequenceNode
 from atroposlib.envs.server_handling.server_baseline import APIServer
@@ -35,12 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DummyManagedServer", "ManagedServer", "ManagedServerAdapter", "SequenceNode", "open_managed_server"]
 
-T = TypeVar("T")
 HistoryPolicy = Literal["template", "keep"]
 """What happens where the template would change earlier answers: fork as it says, or keep them as they were sampled."""
 
-LARGE_TEXT = 4_000
-"""Characters from which on encoding, decoding and rendering leave the event loop."""
 CHARS_PER_ID = 4
 
 
@@ -107,7 +104,7 @@ class ManagedServer:
         """
         request = ChatRequest.take(kwargs)
         found = find_continuation(self._turns, request.messages, request.setting)
-        parent, text, ids = await self._prompt(found, request)
+        parent, text, ids = await self._prompt(found, request, self.forks)
         continued = found.turn if found is not None and found.turn.node is parent else None
         known = continued.history if continued is not None else ()
         history = (*known, *keys_of(request.messages[len(known) :], len(known)))  # before the caller may change them
@@ -125,6 +122,16 @@ class ManagedServer:
             choices.append({"index": index, "message": message, "finish_reason": reason, "logprobs": None})
         return read_chat_completion(self._answer("chat.completion", choices, prompt_ids, answer))
 
+    async def render(self, **kwargs: Any) -> tuple[str, list[int]]:
+        """The prompt that ``chat_completion`` would send now, as text and as ids; nothing is recorded.
+
+        Raises: RolloutInvalid where the template refuses the messages.
+        """
+        request = ChatRequest.take(kwargs)
+        found = find_continuation(self._turns, request.messages, request.setting)
+        parent, text, ids = await self._prompt(found, request, Counter())
+        return "".join(node.text for node in parent.path()) + text, list(prompt_after(parent, ids))
+
     async def completion(self, **kwargs: Any) -> Completion:
         """Complete a text (``prompt``) or ids (``input_ids``, or ``prompt`` as a list of ids).
 
@@ -139,12 +146,12 @@ class ManagedServer:
             parent = self._graph.longest_text_match(prompt)
             text = prompt[sum(len(node.text) for node in parent.path()) :]
             encode = self._tokens.encode if parent is not self._graph.root else self._tokens.encode_prompt
-            ids = await _off_loop(len(text), encode, text)
+            ids = await off_loop(len(text), encode, text)
         else:
             whole = _as_ids(prompt)
             parent = self._graph.longest_match(whole)
             ids = whole[parent.end :]
-            text = await _off_loop(len(ids), self._tokens.decode, ids)
+            text = await off_loop(len(ids), self._tokens.decode, ids)
         prompt_ids = prompt_after(parent, ids)
         answer = await self._generate(prompt_ids, kwargs)
         texts = [await self._text_of(sampled) for sampled in answer.completions]
@@ -218,24 +225,28 @@ class ManagedServer:
 
     # from messages to ids
 
-    async def _prompt(self, found: Continuation | None, request: ChatRequest) -> tuple[Node, str, list[int]]:
-        """The node to continue, and the text and ids to add to it."""
+    async def _prompt(
+        self, found: Continuation | None, request: ChatRequest, forks: Counter[str]
+    ) -> tuple[Node, str, list[int]]:
+        """The node to continue, and the text and ids to add to it; a fork is counted in ``forks``."""
         if found is not None:
             new = request.messages[found.new :]
-            text = await _off_loop(size_of(new), self._continue, found, new, request)
+            text = await off_loop(size_of(new), self._continue, found, new, request, forks)
             if text is not None:
-                return found.turn.node, text, await _off_loop(len(text), self._tokens.encode, text)
-        whole = await _off_loop(
+                return found.turn.node, text, await off_loop(len(text), self._tokens.encode, text)
+        whole = await off_loop(
             size_of(request.messages), self._template.prompt, request.messages, request.tools, request.variables
         )
-        ids = await _off_loop(len(whole), self._tokens.encode, whole)
+        ids = await off_loop(len(whole), self._tokens.encode, whole)
         parent = self._graph.longest_match(ids)
         if found is None and self._turns and parent.end < len(ids):
-            self.forks["history_changed"] += 1
+            forks["history_changed"] += 1
         text = whole if parent is self._graph.root else self._tokens.decode(ids[parent.end :])
         return parent, text, ids[parent.end :]
 
-    def _continue(self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest) -> str | None:
+    def _continue(
+        self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest, forks: Counter[str]
+    ) -> str | None:
         """The text to add to an earlier turn, or ``None``, and the reason counted, where the conversation forks."""
         turn = found.turn
         bridge = None
@@ -243,7 +254,7 @@ class ManagedServer:
         if reason is None:
             bridge = self._template.bridge(turn.answer, new, request.tools, request.variables)
         if bridge is None:
-            self.forks[reason or "no_seam_in_template"] += 1
+            forks[reason or "no_seam_in_template"] += 1
             return None
         return bridge.after(self._tokens.end_token(turn.node.ids))
 
@@ -290,7 +301,7 @@ class ManagedServer:
         return room if wanted is None or wanted <= 0 else min(wanted, room)
 
     async def _text_of(self, sampled: SampledTokens) -> str:
-        return await _off_loop(CHARS_PER_ID * len(sampled.ids), self._tokens.decode, sampled.ids)
+        return await off_loop(CHARS_PER_ID * len(sampled.ids), self._tokens.decode, sampled.ids)
 
     def _read(self, node: Node, request: ChatRequest) -> dict[str, Any]:
         """The message that a completion is; its calls are read where tools are offered and there is a parser."""
@@ -384,10 +395,3 @@ def _as_ids(prompt: Any) -> list[int]:
     if not isinstance(prompt, Sequence) or not prompt or not all(isinstance(number, int) for number in prompt):
         raise ConfigError("completion() needs one prompt: a text, or a list of ids")
     return list(prompt)
-
-
-async def _off_loop(size: int, work: Callable[..., T], *arguments: Any) -> T:
-    """Run in a thread what is large, at once what is small."""
-    if size < LARGE_TEXT:
-        return work(*arguments)
-    return await asyncio.to_thread(work, *arguments)

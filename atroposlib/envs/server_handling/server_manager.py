@@ -61,7 +61,8 @@ class ServerManager:
     ``configs``: one ``APIServerConfig``, a list of them (or of ready ``APIServer`` objects), or a ``ServerBaseline``,
     which stands for four local engines on the ports 9004 to 9007. ``server_class`` replaces the client that
     ``server_type`` would choose. With ``testing`` and no URL a scripted engine answers. ``slurm`` takes the engines of
-    the job's nodes. Requests for more than ``max_n_completions`` choices are split.
+    the job's nodes. Requests for more than ``max_n_completions`` choices are split. With ``use_proxy`` every
+    ``managed_server`` is a session of the capture proxy at ``proxy_url`` (``managed_server_proxy``).
 
     Use ``async with ServerManager(...)`` or call ``close()``: the engines hold connections.
     """
@@ -178,23 +179,55 @@ class ServerManager:
         Raises:
             NotTokenExact: the engine does not tell the ids it sampled, and placeholders are not allowed.
         """
-        from atroposlib.envs.server_handling.managed_server import open_managed_server
-
-        server = self._pinned(base_url) if base_url else self._choose()
-        tokenizer = tokenizer if tokenizer is not None else getattr(server, "tokenizer", None)
-        managed = await open_managed_server(
-            server,
-            tokenizer=tokenizer,
-            template=self._template_of(tokenizer),
-            preserve_think_blocks=preserve_think_blocks,
-            tool_call_parser=tool_call_parser if tool_call_parser is not None else self.tool_parser,
-            allow_placeholders=self.allow_placeholders,
-            max_rollout_tokens=max_rollout_tokens,
-        )
+        parser = tool_call_parser if tool_call_parser is not None else self.tool_parser
+        if self.use_proxy:
+            async with self._proxied(base_url, preserve_think_blocks, parser, max_rollout_tokens) as proxied:
+                yield proxied
+            return
+        managed = await self.open_rollout(tokenizer, base_url, preserve_think_blocks, parser, max_rollout_tokens)
         try:
             yield managed
         finally:
             managed.reset()
+
+    async def open_rollout(
+        self,
+        tokenizer: Any = None,
+        base_url: str | None = None,
+        preserve_think_blocks: bool = False,
+        tool_call_parser: Any = None,
+        max_rollout_tokens: int | None = None,
+    ) -> ManagedServer:
+        """Like ``managed_server``, for a rollout that lasts longer than a block; never over a proxy."""
+        from atroposlib.envs.server_handling.managed_server import open_managed_server
+
+        server = self._pinned(base_url) if base_url else self._choose()
+        tokenizer = tokenizer if tokenizer is not None else getattr(server, "tokenizer", None)
+        managed: ManagedServer = await open_managed_server(
+            server,
+            tokenizer=tokenizer,
+            template=self._template_of(tokenizer),
+            preserve_think_blocks=preserve_think_blocks,
+            tool_call_parser=tool_call_parser,
+            allow_placeholders=self.allow_placeholders,
+            max_rollout_tokens=max_rollout_tokens,
+        )
+        return managed
+
+    def _proxied(
+        self, base_url: str | None, preserve_think_blocks: bool, parser: Any, max_rollout_tokens: int | None
+    ) -> Any:
+        from atroposlib.envs.server_handling.proxied_server import open_proxied
+
+        if self.proxy_url is None:
+            raise ConfigError("use_proxy is set, but no proxy_url: set it to the capture proxy's, or drop use_proxy")
+        return open_proxied(
+            self.proxy_url,
+            tool_parser=parser if parser is None or isinstance(parser, str) else parser.name,
+            base_url=base_url,
+            preserve_think_blocks=preserve_think_blocks,
+            max_rollout_tokens=max_rollout_tokens,
+        )
 
     def _template_of(self, tokenizer: Any) -> ChatTemplate | None:
         """What was found out about the chat template, shared by all rollouts with this tokenizer."""

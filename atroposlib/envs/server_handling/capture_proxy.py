@@ -1,0 +1,331 @@
+"""The routes of a capture proxy: each is one call on a session.
+
+Errors are answered as OpenAI's API words them: ``{"error": {"message", "type", "code"}}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from functools import partial
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from atroposlib.envs.server_handling.capture_answers import (
+    JsonResponse,
+    ReportingResponse,
+    error_response,
+    events_of,
+    failure_response,
+    plain,
+    text_events_of,
+)
+from atroposlib.envs.server_handling.capture_session import Answer, CaptureSession, CaptureSessions, UnknownSession
+from atroposlib.envs.server_handling.http_client import encode_json
+from atroposlib.envs.server_handling.server_manager import ServerManager
+from atroposlib.errors import AtroposError, ConfigError
+from atroposlib.tool_call_parsers import get_parser
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+ONLY_FOR_OPENAI = (
+    *("stream", "stream_options", "store", "metadata", "user", "service_tier", "prompt_cache_key", "safety_identifier"),
+)
+"""Fields of a request that concern OpenAI's own service, and that an engine may refuse."""
+RETRY_COUNT = "x-stainless-retry-count"
+"""Header in which OpenAI's clients number the repetitions of a request."""
+
+
+class SessionRequest(BaseModel):
+    """What ``POST /sessions/create`` takes; all of it may be left out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tool_parser: str | None = "hermes"
+    track_tree: bool = False
+    base_url: str | None = None
+    preserve_think_blocks: bool = False
+    max_rollout_tokens: int | None = None
+
+
+class ChatBody(BaseModel):
+    """What has to be right in the body of a chat request; the rest is the template's and the engine's to judge."""
+
+    model_config = ConfigDict(extra="allow")
+
+    messages: list[dict[str, Any]]
+    n: int | None = None
+    stream: bool | None = None
+
+
+class TextBody(BaseModel):
+    """The same for a text completion."""
+
+    model_config = ConfigDict(extra="allow")
+
+    prompt: str | list[int]
+    n: int | None = None
+    stream: bool | None = None
+
+
+class _Refused(Exception):
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+class CaptureProxy:
+    """The routes; each is one call on a session."""
+
+    def __init__(
+        self, manager: ServerManager, tokenizer: Any, model_name: str, token: str | None, sessions: CaptureSessions
+    ) -> None:
+        self.manager = manager
+        self.tokenizer = tokenizer
+        self.model_name = model_name
+        self.sessions = sessions
+        self._token = token
+
+    def routes(self) -> list[BaseRoute]:
+        """Paths, methods and what answers them."""
+        routes = [
+            ("GET", "/health", self.health),
+            ("GET", "/v1/models", self.models),
+            ("POST", "/setup", self.setup),
+            ("GET", "/servers", self.servers),
+            ("POST", "/sessions/create", self.create),
+            ("GET", "/sessions", self.list_sessions),
+            ("GET", "/{uuid}/v1/models", self.models),
+            ("POST", "/{uuid}/v1/chat/completions", self.chat),
+            ("POST", "/{uuid}/v1/chat/completions/render", self.render),
+            ("POST", "/{uuid}/v1/completions", self.complete),
+            ("GET", "/{uuid}/nodes", self.nodes),
+            ("DELETE", "/{uuid}", self.delete),
+        ]
+        return [Route(path, partial(_answered, endpoint), methods=[method]) for method, path, endpoint in routes]
+
+    # the proxy itself
+
+    async def health(self, request: Request) -> Any:
+        return {"status": "ok", "sessions": len(self.sessions)}
+
+    async def models(self, request: Request) -> Any:
+        return {"object": "list", "data": [{"id": self.model_name, "object": "model", "owned_by": "capture-proxy"}]}
+
+    async def setup(self, request: Request) -> Any:
+        self._require_token(request)
+        await self.manager.wait_until_ready()
+        facts = await self.manager.probe()
+        return {
+            "status": "ok",
+            "model": facts.model_name,
+            "token_exact": facts.token_exact,
+            "reason": facts.reason,
+            "max_model_len": facts.max_model_len,
+        }
+
+    async def servers(self, request: Request) -> Any:
+        self._require_token(request)
+        listed = [
+            {
+                "base_url": server.config.base_url,
+                "model_name": server.config.model_name,
+                "server_type": server.config.server_type,
+                "healthy": server.server_healthy,
+            }
+            for server in self.manager.servers
+        ]
+        return {"servers": listed}
+
+    async def create(self, request: Request) -> Any:
+        self._require_token(request)
+        wanted = _parse(SessionRequest, await _body(request) or b"{}")
+        parser = None if wanted.tool_parser is None else _parser(wanted.tool_parser)
+        managed = await self.manager.open_rollout(
+            self.tokenizer,
+            wanted.base_url,
+            wanted.preserve_think_blocks,
+            parser,
+            wanted.max_rollout_tokens,
+        )
+        managed.track_tree = wanted.track_tree
+        session = CaptureSession(managed, wanted.tool_parser, wanted.base_url, self.sessions.expires_after_s)
+        await self.sessions.add(session)
+        return _described(session) | {"secret": session.secret}
+
+    async def list_sessions(self, request: Request) -> Any:
+        self._require_token(request)
+        await self.sessions.drop_expired()
+        return {"sessions": [_described(session) for session in self.sessions]}
+
+    # one session
+
+    async def chat(self, request: Request) -> Any:
+        session, body = await self._session(request), await _body(request)
+        asked = _parse(ChatBody, body)
+        answer = session.ask("chat", body, _first_try(request), lambda: session.managed.chat_completion(**_chat(body)))
+        return await _reply(answer, asked, body, events_of)
+
+    async def complete(self, request: Request) -> Any:
+        session, body = await self._session(request), await _body(request)
+        asked = _parse(TextBody, body)
+        answer = session.ask("text", body, _first_try(request), lambda: session.managed.completion(**_passed(body)))
+        return await _reply(answer, asked, body, text_events_of)
+
+    async def render(self, request: Request) -> Any:
+        session, body = await self._session(request), await _body(request)
+        _parse(ChatBody, body)
+        text, ids = await session.managed.render(**_chat(body))
+        return {"prompt": text, "prompt_token_ids": ids}
+
+    async def nodes(self, request: Request) -> Any:
+        session = await self._session(request)
+        session.touch()
+        managed = session.managed
+        told = {
+            "uuid": session.uuid,
+            "rollout_id": managed.rollout_id,
+            "forks": dict(managed.forks),
+            "failures": list(session.failures.values()),
+            "in_flight": session.in_flight,
+        }
+        nodes = managed.current_nodes
+        certified = [_certified(node, managed.certificate(node)) for node in nodes]
+        if not managed.track_tree:
+            return told | {"nodes": certified}
+        sequences = {text: _certified(node, managed.certificate(node)) for text, node in managed.sequences.items()}
+        return told | {"nodes": certified, "sequences": sequences, "tree": sequences}
+
+    async def delete(self, request: Request) -> Any:
+        session = await self._session(request)
+        await self.sessions.remove(session)
+        return {"status": "deleted", "uuid": session.uuid}
+
+    # who may
+
+    def _require_token(self, request: Request) -> None:
+        """The proxy's own routes: for whoever has its token, or for this machine where it has none."""
+        if self._token is None or secrets.compare_digest(_bearer(request).encode(), self._token.encode()):
+            return
+        raise _Refused(error_response(401, "this route needs the proxy's token", "authentication_error", "no_token"))
+
+    async def _session(self, request: Request) -> CaptureSession:
+        session = await self.sessions.find(request.path_params["uuid"])
+        if not session.knows_secret(_bearer(request)):
+            message = "the API key has to be the secret of this session, as /sessions/create told it"
+            raise _Refused(error_response(401, message, "authentication_error", "invalid_api_key"))
+        return session
+
+
+async def _answered(endpoint: Any, request: Request) -> Response:
+    """The boundary of one request: whatever is raised becomes an answer."""
+    if "origin" in request.headers:
+        return error_response(403, "web pages may not use this proxy", "permission_error", "origin")
+    try:
+        told = await endpoint(request)
+    except _Refused as refused:
+        return refused.response
+    except AtroposError as error:
+        logger.warning("%s %s: %s", request.method, request.url.path, error)
+        return failure_response(error)
+    except Exception as error:  # noqa: BLE001 - the boundary of one request
+        logger.exception("%s %s failed", request.method, request.url.path)
+        return failure_response(error)
+    return told if isinstance(told, Response) else JsonResponse(told)
+
+
+async def _reply(answer: Answer, asked: ChatBody | TextBody, body: bytes, events: Any) -> Response:
+    told = plain(await _outcome(answer))
+
+    def delivered() -> None:
+        answer.delivered = True
+
+    if not asked.stream:
+        return ReportingResponse([encode_json(told)], "application/json", delivered)
+    with_usage = bool((orjson.loads(body).get("stream_options") or {}).get("include_usage"))
+    return ReportingResponse(list(events(told, with_usage)), "text/event-stream", delivered)
+
+
+async def _outcome(answer: Answer) -> Any:
+    """What the request came to, whoever asked first; a client that hangs up does not end it for others."""
+    try:
+        return await asyncio.shield(answer.task)
+    except asyncio.CancelledError:
+        if answer.task.cancelled():
+            raise UnknownSession("the session was deleted meanwhile") from None
+        raise
+
+
+async def _body(request: Request) -> bytes:
+    content = bytearray()
+    async for piece in request.stream():
+        content += piece
+        if len(content) > MAX_BODY_BYTES:
+            message = f"the request is longer than {MAX_BODY_BYTES} bytes"
+            raise _Refused(error_response(413, message, "invalid_request_error", "too_large"))
+    return bytes(content)
+
+
+def _parse(kind: Any, body: bytes) -> Any:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the body"
+        raise ConfigError(f"{place}: {first['msg']}") from error
+
+
+def _parser(name: str) -> str:
+    try:
+        get_parser(name)
+    except KeyError as error:
+        raise ConfigError(f"tool_parser: {error.args[0]}") from error
+    return name
+
+
+def _passed(body: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = orjson.loads(body)
+    return {name: value for name, value in fields.items() if name not in ONLY_FOR_OPENAI and value is not None}
+
+
+def _chat(body: bytes) -> dict[str, Any]:
+    """The arguments of a chat; the role ``developer``, which templates do not know, is ``system``."""
+    arguments = _passed(body)
+    arguments["messages"] = [
+        {**message, "role": "system"} if message.get("role") == "developer" else message
+        for message in arguments["messages"]
+    ]
+    return arguments
+
+
+def _first_try(request: Request) -> bool:
+    return request.headers.get(RETRY_COUNT) == "0"
+
+
+def _bearer(request: Request) -> str:
+    kind, _, value = request.headers.get("authorization", "").partition(" ")
+    return value.strip() if kind.lower() == "bearer" else ""
+
+
+def _described(session: CaptureSession) -> dict[str, Any]:
+    return {
+        "uuid": session.uuid,
+        "tool_parser": session.tool_parser,
+        "track_tree": session.managed.track_tree,
+        "base_url": session.base_url,
+        "created_at": session.created_at,
+        "expires_after_s": session.expires_after_s,
+        "requests": session.requests,
+    }
+
+
+def _certified(node: Any, certificate: Any) -> dict[str, Any]:
+    told: dict[str, Any] = node.model_dump()
+    return {**told, "metadata": {**(told["metadata"] or {}), "certificate": certificate}}

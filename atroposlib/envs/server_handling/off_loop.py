@@ -1,0 +1,19 @@
+"""Work on texts, in a thread where it would hold up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+LARGE_TEXT = 4_000
+"""Characters from which on encoding, decoding and rendering leave the event loop."""
+
+
+async def off_loop(size: int, work: Callable[..., T], *arguments: Any) -> T:
+    """Run in a thread what is large, at once what is small."""
+    if size < LARGE_TEXT:
+        return work(*arguments)
+    return await asyncio.to_thread(work, *arguments)
