@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _SPECS_KEPT = 8
 """Of how many specs, the last ones that were asked for, boxes stand ready."""
+_REFILL_AFTER_S = 0.02
+_WARM_UP_S = 20.0
 
 StartSandbox = Callable[[SandboxSpec], Awaitable[Sandbox]]
 
@@ -84,6 +86,7 @@ class SandboxPool:
         """Specs of which boxes stand ready, the one that was asked for last at the end."""
         self._starts: set[asyncio.Task[None]] = set()
         self._ends: set[asyncio.Task[None]] = set()
+        self._refilling: asyncio.TimerHandle | None = None
         self._closed = False
 
     @contextlib.asynccontextmanager
@@ -142,6 +145,8 @@ class SandboxPool:
     async def close(self) -> None:
         """Stop what is starting and close what waits ready. Boxes that were taken belong to their takers."""
         self._closed = True
+        if self._refilling is not None:
+            self._refilling.cancel()
         for waiter in self._waiters:
             _fail(waiter, SandboxClosed("the pool of boxes is closed"))
         for task in self._starts:
@@ -195,31 +200,46 @@ class SandboxPool:
     # ---- boxes
 
     def _serve(self) -> None:
-        """Give what is ready to those who wait, and start what is missing, as far as may start at once."""
+        """Give what is ready to those who wait, and start what they lack, as far as may start at once."""
         if self._closed:
             return
         for waiter in [waiter for waiter in self._waiters if self._ready[waiter.key]]:
             if self._ready[waiter.key]:
                 self._give(waiter, _Offer(self._ready[waiter.key].popleft(), waited=True))
-        for key, spec in self._missing():
-            if sum(self._coming.values()) >= self._most_starting:
-                return
+        self._start_all([(waiter.key, waiter.spec) for waiter in self._unserved()])
+        if self._refilling is None and self._short():
+            # A little later: whoever was just given a box runs its first command undisturbed.
+            self._refilling = asyncio.get_running_loop().call_later(_REFILL_AFTER_S, self._refill)
+
+    def _refill(self) -> None:
+        self._refilling = None
+        if not self._closed:
+            self._start_all(self._short())
+
+    def _start_all(self, wanted: list[tuple[object, SandboxSpec]]) -> None:
+        for key, spec in wanted[: max(0, self._most_starting - sum(self._coming.values()))]:
             self._coming[key] += 1
             self._own(self._start_one(key, spec))
 
-    def _missing(self) -> list[tuple[object, SandboxSpec]]:
-        """Specs to start, in order: for those who wait, as they came, then for later."""
+    def _unserved(self) -> list[_Waiter]:
+        """Those for whom no box is on its way, in order."""
         under_way = dict(self._coming)
-        missing = []
+        unserved = []
         for waiter in self._waiters:
             if under_way.get(waiter.key, 0) > 0:
                 under_way[waiter.key] -= 1
             else:
-                missing.append((waiter.key, waiter.spec))
+                unserved.append(waiter)
+        return unserved
+
+    def _short(self) -> list[tuple[object, SandboxSpec]]:
+        """The specs of the boxes that should stand ready, and neither do nor are on their way; none while some wait."""
+        waiting = Counter(waiter.key for waiter in self._waiters)
+        short = []
         for key, spec in self._kept.items():
-            short = self._warm - len(self._ready[key]) - under_way.get(key, 0)
-            missing += [(key, spec)] * max(0, short)
-        return missing
+            missing = self._warm - len(self._ready[key]) - self._coming[key] + waiting[key]
+            short += [(key, spec)] * max(0, missing)
+        return [] if self._unserved() else short
 
     def _keep(self, waiter: _Waiter) -> None:
         """Boxes of this spec stand ready from now on, and those of the one that was not asked for longest end."""
@@ -233,6 +253,8 @@ class SandboxPool:
     async def _start_one(self, key: object, spec: SandboxSpec) -> None:
         try:
             box = await self._start(spec)
+            if self._first_waiting_for(key) is None:
+                await self._warm_up(box)
         except Exception as error:  # noqa: BLE001 - whoever waits for the box raises it
             self._tell_failure(key, error)
         else:
@@ -240,6 +262,14 @@ class SandboxPool:
         finally:
             self._coming[key] -= 1
         self._serve()
+
+    async def _warm_up(self, box: Sandbox) -> None:
+        """Run the shells once, so that they are in memory when the box is used."""
+        try:
+            await box.exec("sh -c true", timeout_s=_WARM_UP_S)
+        except BaseException:
+            self._end(box)
+            raise
 
     def _place(self, key: object, box: Sandbox) -> None:
         """A new box goes to the first who waits for it, else it stands ready, else nobody needs it."""
