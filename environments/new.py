@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         path = write_environment(arguments.name.removesuffix(".py"), arguments.folder)
     except FileExistsError as error:
-        parser.error(f"{error.filename} exists; nothing was written")
+        parser.error(f"{error.filename} exists; nothing was written. Choose another name, or another --folder")
     except (ValueError, OSError) as error:
         parser.error(str(error))
     sys.stdout.write(NEXT_STEPS.format(path=path))

@@ -26,10 +26,16 @@ from environments.local_run.evaluation import SuccessRate, read_success_rate
 from environments.local_run.ports import free_ports
 from environments.local_run.processes import Child, ChildFailed, ChildSpec, ProcessGroup, answers
 from sandboxes import check_backend
-from sandboxes.errors import SandboxUnavailable
+from sandboxes.errors import SandboxUnavailable, UnknownBackend
+from trainer.errors import UsageError
+from trainer.policy import resolve_model
 
 ENVIRONMENT = "environments.terminal_test_env.terminal_test_env"
 RANDOM_POLICY = "environments.terminal_test_env.random_policy"
+
+
+class SettingWrong(Exception):
+    """A run cannot begin; the message names the flag, and what to install or change."""
 
 
 @dataclass(frozen=True)
@@ -237,24 +243,43 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    settings = parse(argv)
-    console, errors = Console(), Console(stderr=True)
+def check(settings: Settings) -> None:
+    """See that the run can begin, and make its folder. Raises: SettingWrong."""
     try:
         check_backend(settings.backend)
+    except (UnknownBackend, SandboxUnavailable) as error:
+        raise SettingWrong(f"--backend {settings.backend}: {error}") from error
+    try:
+        resolve_model(settings.model)
+    except UsageError as error:
+        raise SettingWrong(str(error)) from error
+    try:
         settings.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingWrong(f"--folder: cannot write to {settings.folder}: {error.strerror}") from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it; returns the exit code: 2 where a setting is wrong, 1 where a process failed, 130 after Ctrl-C."""
+    settings = parse(argv)
+    try:
         with _sigterm_as_interrupt():
-            asyncio.run(quickstart(settings, console))
-    except (SandboxUnavailable, OSError) as error:
-        errors.print(str(error), highlight=False, markup=False)
+            check(settings)
+            asyncio.run(quickstart(settings, Console()))
+    except SettingWrong as error:
+        _say(f"./quickstart: {error}")
         return 2
     except ChildFailed as error:
-        errors.print(str(error), highlight=False, markup=False)
+        _say(f"./quickstart: {error}")
         return 1
     except KeyboardInterrupt:
-        errors.print(f"Stopped; every process of this run has ended. What it wrote is in {settings.folder}.")
+        _say(f"Stopped; every process of this run has ended. What it wrote is in {settings.folder}.")
         return 130
     return 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 if __name__ == "__main__":
