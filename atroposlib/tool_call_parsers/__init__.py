@@ -3,7 +3,9 @@
 from atroposlib.tool_call_parsers import (
     deepseek_v3,
     deepseek_v3_2,
+    gemma,
     glm,
+    harmony,
     hermes,
     kimi_k2,
     llama,
@@ -26,5 +28,8 @@ __all__ = [
     "register_parser",
 ]
 
-FORMATS = (deepseek_v3, deepseek_v3_2, glm, hermes, kimi_k2, llama, longcat, minimax, mistral, qwen3_coder)
+FORMATS = (
+    *(deepseek_v3, deepseek_v3_2, gemma, glm, harmony, hermes),
+    *(kimi_k2, llama, longcat, minimax, mistral, qwen3_coder),
+)
 """The files of the formats; importing them registers what they hold."""

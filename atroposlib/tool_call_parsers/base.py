@@ -85,6 +85,8 @@ class ToolCallParser(ABC):
 
     name = ""
     """What it is registered as; set by ``register_parser``."""
+    marks_text = False
+    """Whether the format puts marks around plain answers too, so that those without tools have to be read as well."""
 
     @abstractmethod
     def find_calls(self, text: str, schemas: ToolSchemas) -> Iterator[CallSpan]:

@@ -235,7 +235,7 @@ async def _answered(endpoint: Any, request: Request) -> Response:
     except AtroposError as error:
         logger.warning("%s %s: %s", request.method, request.url.path, error)
         return failure_response(error)
-    except Exception as error:  # noqa: BLE001 - the boundary of one request
+    except Exception as error:
         logger.exception("%s %s failed", request.method, request.url.path)
         return failure_response(error)
     return told if isinstance(told, Response) else JsonResponse(told)

@@ -304,11 +304,11 @@ class ManagedServer:
         return await off_loop(CHARS_PER_ID * len(sampled.ids), self._tokens.decode, sampled.ids)
 
     def _read(self, node: Node, request: ChatRequest) -> dict[str, Any]:
-        """The message that a completion is; its calls are read where tools are offered and there is a parser."""
+        """The message that a completion is, its calls read where tools are offered and there is a parser."""
         said = self._tokens.without_end_token(node.ids)
-        if self.tool_parser is None or request.tools is None:
+        if self.tool_parser is None or (request.tools is None and not self.tool_parser.marks_text):
             return message_of(ParsedMessage(self._tokens.decode(said, skip_special=True)))
-        return message_of(self._parse(self.tool_parser, self._tokens.decode(said), request.tools))
+        return message_of(self._parse(self.tool_parser, self._tokens.decode(said), request.tools or []))
 
     def _turn(
         self,

@@ -104,6 +104,44 @@ def dsml(calls: Sequence[Call]) -> str:
     return "<｜DSML｜function_calls>\n" + "".join(blocks) + "</｜DSML｜function_calls>"
 
 
+def harmony(calls: Sequence[Call]) -> str:
+    blocks = [
+        f"<|start|>assistant to=functions.{n}<|channel|>commentary json<|message|>{json.dumps(a)}<|call|>"
+        for n, a in calls
+    ]
+    return "".join(blocks)
+
+
+def harmony_in_channel(calls: Sequence[Call]) -> str:
+    blocks = [
+        f"<|channel|>commentary to=functions.{n} <|constrain|>json<|message|>{json.dumps(a)}<|call|>" for n, a in calls
+    ]
+    return "<|start|>assistant".join(blocks)
+
+
+def gemma(calls: Sequence[Call]) -> str:
+    quote = '<|"|>'
+    return "".join(f"<|tool_call>call:{n}{_marked(a, quote)}<tool_call|>" for n, a in calls)
+
+
+def functiongemma(calls: Sequence[Call]) -> str:
+    return "".join(f"<start_function_call>call:{n}{_marked(a, '<escape>')}<end_function_call>" for n, a in calls)
+
+
+def _marked(value: Any, quote: str) -> str:
+    if isinstance(value, str):
+        return f"{quote}{value}{quote}"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_key(k, quote)}:{_marked(v, quote)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(_marked(item, quote) for item in value) + "]"
+    return json.dumps(value)
+
+
+def _key(key: str, quote: str) -> str:
+    return key if key.isalpha() else f"{quote}{key}{quote}"
+
+
 def _object(name: str, arguments: Mapping[str, Any], key: str = "arguments") -> str:
     return json.dumps({"name": name, key: arguments}, ensure_ascii=False)
 
@@ -125,8 +163,12 @@ IN_JSON: dict[str, tuple[str, Callable[[Sequence[Call]], str]]] = {
     "deepseek_v3": ("deepseek_v3", deepseek_v3),
     "deepseek_v3_1": ("deepseek_v3_1", deepseek_v31),
     "kimi_k2": ("kimi_k2", kimi),
+    "harmony": ("harmony", harmony),
+    "harmony_in_channel": ("gpt_oss", harmony_in_channel),
+    "gemma": ("gemma", gemma),
+    "functiongemma": ("functiongemma", functiongemma),
 }
-"""Formats whose arguments are JSON: the name of the parser, and the writer."""
+"""Formats whose strings may hold anything: the name of the parser, and the writer."""
 
 IN_TAGS: dict[str, tuple[str, Callable[[Sequence[Call]], str]]] = {
     "glm45": ("glm45", glm45),

@@ -27,6 +27,15 @@ TOOLS = [
 MARKS = [
     "<tool_call>",
     "</tool_call>",
+    "<|channel|>",
+    "<|message|>",
+    "<|start|>assistant",
+    " to=functions.terminal",
+    "<|call|>",
+    "<|end|>",
+    "<|tool_call>",
+    "call:terminal{text:",
+    "<tool_call|>",
     "[TOOL_CALLS]",
     "</s>",
     "[ARGS]",
@@ -202,12 +211,17 @@ MARK_OF = {
     "minimax": '<invoke name="terminal">',
     "deepseek_v3_2": '<｜DSML｜invoke name="terminal">',
     "longcat": "<longcat_tool_call>",
+    "harmony": "<|channel|>commentary to=functions.terminal<|message|>",
+    "gpt_oss": "<|start|>assistant<|channel|>analysis<|message|>",
+    "gemma": "<|tool_call>call:terminal{{",
+    "functiongemma": "<start_function_call>call:terminal{{a:[",
 }
 
 
 def test_all_formats_are_listed():
     wanted = {"hermes", "qwen", "longcat", "mistral", "llama3_json", "llama4_json", "deepseek_v3", "deepseek_v3_1"}
     wanted |= {"deepseek_v31", "kimi_k2", "glm45", "glm47", "qwen3_coder", "deepseek_v3_2", "minimax"}
+    wanted |= {"harmony", "gpt_oss", "gemma", "gemma4", "functiongemma"}
     assert wanted <= set(list_parsers())
 
 

@@ -240,3 +240,70 @@ def test_dsml_says_itself_what_is_a_string():
 def test_a_value_is_read_by_its_schema(text, schema, meant):
     value = value_of(text, schema)
     assert (value, type(value)) == (meant, type(meant))
+
+
+HARMONY = (
+    "<|channel|>analysis<|message|>I need the file.<|end|>"
+    "<|start|>assistant<|channel|>commentary<|message|>Let me write it.<|end|>"
+    "<|start|>assistant<|channel|>commentary to=functions.write <|constrain|>json<|message|>"
+    '{"path": "a <|call|> b", "lines": 2}<|call|>'
+)
+
+
+def test_harmony_thoughts_and_preambles_are_content_and_the_call_is_read():
+    parsed = parse("harmony", HARMONY)
+    assert good(parsed) == [("write", {"path": "a <|call|> b", "lines": 2})]
+    assert parsed.content == "<think>\nI need the file.\n</think>\n\nLet me write it."
+
+
+@pytest.mark.parametrize("end", ["", "<|return|>", "<|end|>"])
+def test_harmony_answers_without_calls_lose_their_markup(end):
+    text = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 4.{end}"
+    assert parse("harmony", text).content == "<think>\nHm.\n</think>\n\nIt is 4."
+    assert parse("harmony", f"<|channel|>final<|message|>It is 4.{end}").content == "It is 4."
+
+
+def test_harmony_thoughts_that_were_cut_stay_open():
+    parsed = parse("harmony", "<|channel|>analysis<|message|>I wonder")
+    assert (parsed.content, parsed.tool_calls) == ("<think>\nI wonder", ())
+
+
+def test_harmony_a_broken_call_takes_no_other_with_it():
+    text = (
+        "<|channel|>commentary to=functions.write<|message|>{path: a}<|call|>"
+        "<|start|>assistant<|channel|>commentary to=browser.search json<|message|>{}<|call|>"
+        "<|start|>assistant to=functions.write<|channel|>commentary<|message|>[1]<|call|>"
+    )
+    parsed = parse("harmony", text)
+    assert good(parsed) == [("browser.search", {})]
+    assert broken(parsed) == [("write", "{path: a}"), ("write", "[1]")]
+
+
+def test_gemma_bare_values_have_the_types_of_the_schema():
+    parsed = parse("gemma", "<|tool_call>call:write{path:12, lines: 12 ,any:true,more:[1,x,{k:null}]}<tool_call|>")
+    assert good(parsed) == [("write", {"path": "12", "lines": 12, "any": True, "more": [1, "x", {"k": None}]})]
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{path:<|"|>a', "{path}", "{:1}", "{path:}", "{path:1", "{path:[1}", "{a:" + "[" * 50 + "}"]
+)
+def test_gemma_a_broken_call_takes_no_other_with_it(arguments):
+    text = f"<|tool_call>call:write{arguments}<tool_call|>\n<|tool_call>call:write{{lines:1}}<tool_call|>"
+    parsed = parse("gemma", text)
+    assert broken(parsed) == [("write", arguments)]
+    assert good(parsed) == [("write", {"lines": 1})]
+
+
+def test_gemma_calls_that_are_only_thought_of_are_no_calls():
+    thought = "<|channel>thought\n<|tool_call>call:write{}<tool_call|><channel|>"
+    assert parse("gemma", thought).tool_calls == ()
+    assert good(parse("gemma", thought + "<|tool_call>call:write{}<tool_call|>")) == [("write", {})]
+    assert parse("gemma", thought[:-10]).tool_calls == ()
+
+
+def test_gemma_json_between_the_marks_is_read_too():
+    assert good(parse("functiongemma", '<start_function_call>call:write{"path": "a"}')) == [("write", {"path": "a"})]
+
+
+def test_gemma_a_call_without_a_name_is_told():
+    assert broken(parse("gemma", "<|tool_call>write{}<tool_call|>")) == [(UNREADABLE_NAME, "write{}")]

@@ -470,3 +470,12 @@ class SampledReply(dict):
     def of(cls, values):
         ids = values["token_ids"]
         return cls(values, logprobs=[-0.01 * (1 + i % 5) for i in range(len(ids))])
+
+
+async def test_a_format_that_marks_plain_answers_is_read_without_tools_too():
+    answer = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 4."
+    server = ScriptedServer([answer])
+    managed = ManagedServer(server, server.tokenizer, tool_parser="harmony")
+    told = await managed.chat_completion(messages=[{"role": "user", "content": "2 + 2?"}])
+    assert told.choices[0].message.content == "<think>\nHm.\n</think>\n\nIt is 4."
+    assert managed.get_state()["nodes"][0].full_text.endswith(answer + "<|im_end|>")
