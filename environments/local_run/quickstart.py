@@ -9,22 +9,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
-from environments.local_run.curve import Point, draw_png, draw_text, read_curve
+from environments.local_run import programs
+from environments.local_run.curve import Point, draw_png, draw_text
 from environments.local_run.evaluation import SuccessRate, read_success_rate
 from environments.local_run.ports import free_ports
-from environments.local_run.processes import Child, ChildFailed, ChildSpec, ProcessGroup, answers
+from environments.local_run.processes import ChildFailed, ChildSpec, ProcessGroup, answers
+from environments.local_run.training import Training
 from sandboxes import check_backend
 from sandboxes.errors import SandboxUnavailable, UnknownBackend
 from trainer.errors import UsageError
@@ -69,42 +68,33 @@ class Run:
     def metrics_folder(self) -> Path:
         return self.settings.folder / "environment"
 
+    @property
+    def engine_url(self) -> str:
+        return f"http://127.0.0.1:{self.engine_port}"
+
     def engine(self, model: str) -> ChildSpec:
-        argv = [sys.executable, "-m", "trainer.serve", "--model", model, "--port", str(self.engine_port)]
-        return ChildSpec("engine", argv, ready=answers(f"http://127.0.0.1:{self.engine_port}/health"))
+        return programs.engine(model, self.engine_port)
 
     def random_policy(self) -> ChildSpec:
         argv = [sys.executable, "-m", RANDOM_POLICY, "--port", str(self.engine_port), "--seed", str(self.settings.seed)]
-        return ChildSpec("random_policy", argv, ready=answers(f"http://127.0.0.1:{self.engine_port}/health"))
-
-    def server(self) -> ChildSpec:
-        store = str(self.settings.folder / "queue.sqlite")
-        argv = [sys.executable, "-m", "atroposlib.cli.run_api", "--port", str(self.server_port), "--store", store]
-        return ChildSpec("server", argv, ready=answers(f"http://127.0.0.1:{self.server_port}/status"))
+        return ChildSpec("random_policy", argv, ready=answers(f"{self.engine_url}/health"))
 
     def environment(self, mode: str, *flags: str) -> ChildSpec:
-        argv = [
-            *(sys.executable, "-m", ENVIRONMENT, mode),
-            *("--openai.base_url", f"http://127.0.0.1:{self.engine_port}/v1"),
-            *("--env.rollout_server_url", f"http://127.0.0.1:{self.server_port}"),
+        own = (
             *("--env.terminal_backend", self.settings.backend),
             *("--env.seed", str(self.settings.seed)),
             *("--env.use_wandb", "false"),
-            *flags,
-        ]
-        return ChildSpec(f"environment_{mode}", argv)
+        )
+        return programs.environment(ENVIRONMENT, mode, f"{self.engine_url}/v1", self.server_port, *own, *flags)
 
     def trainer(self) -> ChildSpec:
-        argv = [
-            *(sys.executable, "-m", "trainer.grpo", "--model", self.settings.model),
-            *("--atropos-url", f"http://127.0.0.1:{self.server_port}"),
-            *("--vllm-port", str(self.engine_port)),
+        flags = (
+            *("--model", self.settings.model),
             *("--training-steps", str(self.settings.steps)),
-            *("--save-path", str(self.trainer_folder)),
             *("--checkpoint-interval", str(self.settings.steps)),
             *("--seed", str(self.settings.seed)),
-        ]
-        return ChildSpec("trainer", argv, ready=answers(f"http://127.0.0.1:{self.engine_port}/health"))
+        )
+        return programs.trainer(self.server_port, self.trainer_folder, *flags, engine_port=self.engine_port)
 
     async def evaluate(self, name: str, engine: ChildSpec) -> SuccessRate:
         """Evaluate whatever ``engine`` serves on the held-out tasks."""
@@ -120,42 +110,15 @@ class Run:
 
     async def train(self) -> list[Point]:
         """Train until the trainer has done its steps; show each step as it comes."""
-        server = await self.group.start(self.server())
-        trainer = await self.group.start(self.trainer())
-        environment = await self.group.start(self.environment("serve", "--env.metrics_dir", str(self.metrics_folder)))
-        started = time.monotonic()
-        with Live(console=self.console, refresh_per_second=2) as live:
-            while trainer.running:
-                live.update(self._table(time.monotonic() - started))
-                self.group.check(server)
-                if not environment.running and environment.process.returncode != 0:
-                    raise environment.failure(f"ended with exit code {environment.process.returncode}")
-                await asyncio.sleep(0.5)
-            live.update(self._table(time.monotonic() - started))
-        await self._end_training(trainer, environment, server)
-        return read_curve(self.trainer_folder / "metrics.jsonl")
-
-    async def _end_training(self, trainer: Child, environment: Child, server: Child) -> None:
-        if trainer.process.returncode != 0:
-            raise trainer.failure(f"ended with exit code {trainer.process.returncode}")
-        await self.group.end(environment)
-        await self.group.end(server)
-
-    def _table(self, elapsed_s: float) -> Table:
-        points = read_curve(self.trainer_folder / "metrics.jsonl")
-        table = Table(title=f"training, {elapsed_s:.0f} s")
-        for column in ("step", "reward", "tokens/s", "logprob gap", "boxes"):
-            table.add_column(column, justify="right")
-        for point in points[-8:]:
-            last = point is points[-1]
-            table.add_row(
-                f"{point.step}/{self.settings.steps}",
-                f"{point.reward:.3f}",
-                f"{point.tokens_per_s:.0f}",
-                f"{point.logprob_gap:.1e}",
-                str(self._boxes()) if last else "",
-            )
-        return table
+        training = Training(
+            server=programs.trajectory_server(self.server_port, self.settings.folder / "queue.sqlite"),
+            trainer=self.trainer(),
+            environment=self.environment("serve", "--env.metrics_dir", str(self.metrics_folder)),
+            metrics=self.trainer_folder / "metrics.jsonl",
+            steps=self.settings.steps,
+            more=lambda: {"boxes": str(self._boxes())},
+        )
+        return await training.run(self.group, self.console)
 
     def _boxes(self) -> int:
         """How many boxes the environment holds open now, as its tracker last wrote it."""
@@ -164,17 +127,6 @@ class Run:
             return 0
         lines = metrics.read_text().split("\n")[:-1]
         return int(json.loads(lines[-1]).get("sandbox/open", 0)) if lines else 0
-
-
-def checkpoint(folder: Path) -> Path:
-    """The newest checkpoint of a trainer.
-
-    Raises: FileNotFoundError where there is none.
-    """
-    found = sorted(folder.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
-    if not found:
-        raise FileNotFoundError(f"the trainer left no checkpoint in {folder}")
-    return found[-1]
 
 
 def report(run: Run, points: Sequence[Point], seconds: float) -> None:
@@ -214,7 +166,7 @@ async def quickstart(settings: Settings, console: Console) -> None:
         await run.evaluate("random commands", run.random_policy())
         await run.evaluate("untrained policy", run.engine(settings.model))
         points = await run.train()
-        await run.evaluate("trained policy", run.engine(str(checkpoint(run.trainer_folder))))
+        await run.evaluate("trained policy", run.engine(str(programs.newest_checkpoint(run.trainer_folder))))
     report(run, points, time.monotonic() - started)
 
 
@@ -231,16 +183,6 @@ def parse(argv: Sequence[str] | None) -> Settings:
         parser.error("--steps and --eval-size must be at least 1")
     folder = options.folder or Path("runs") / time.strftime("quickstart-%Y%m%d-%H%M%S")
     return Settings(folder.resolve(), options.steps, options.eval_size, options.seed, options.backend, options.model)
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: nothing is left behind."""
-    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def check(settings: Settings) -> None:
@@ -263,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code: 2 where a setting is wrong, 1 where a process failed, 130 after Ctrl-C."""
     settings = parse(argv)
     try:
-        with _sigterm_as_interrupt():
+        with programs.sigterm_as_interrupt():
             check(settings)
             asyncio.run(quickstart(settings, Console()))
     except SettingWrong as error:

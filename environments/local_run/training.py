@@ -1,0 +1,76 @@
+"""Trajectory server, trainer and environment side by side, and a table of the steps as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from environments.local_run.curve import Point, read_curve
+from environments.local_run.processes import Child, ChildSpec, ProcessGroup
+
+SHOWN_STEPS = 8
+TICK_S = 0.5
+
+
+def nothing_more() -> Mapping[str, str]:
+    """No further columns."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Training:
+    """What runs, and what is shown of it."""
+
+    server: ChildSpec
+    trainer: ChildSpec
+    environment: ChildSpec
+    metrics: Path
+    """``metrics.jsonl`` of the trainer."""
+    steps: int
+    more: Callable[[], Mapping[str, str]] = nothing_more
+    """Further columns of the table, with what stands in the row of the last step."""
+
+    async def run(self, group: ProcessGroup, console: Console) -> list[Point]:
+        """Train until the trainer has done its steps. Raises: ChildFailed where one of the three failed."""
+        server = await group.start(self.server)
+        trainer = await group.start(self.trainer)
+        environment = await group.start(self.environment)
+        started = time.monotonic()
+        with Live(console=console, refresh_per_second=2) as live:
+            while trainer.running:
+                live.update(self._table(time.monotonic() - started))
+                group.check(server)
+                _check_not_failed(environment)
+                await asyncio.sleep(TICK_S)
+            live.update(self._table(time.monotonic() - started))
+        _check_not_failed(trainer)
+        await group.end(environment)
+        await group.end(server)
+        return read_curve(self.metrics)
+
+    def _table(self, elapsed_s: float) -> Table:
+        points, more = read_curve(self.metrics), self.more()
+        table = Table(title=f"training, {elapsed_s:.0f} s")
+        for column in ("step", "reward", "tokens/s", "logprob gap", *more):
+            table.add_column(column, justify="right")
+        for point in points[-SHOWN_STEPS:]:
+            table.add_row(
+                f"{point.step}/{self.steps}",
+                f"{point.reward:.3f}",
+                f"{point.tokens_per_s:.0f}",
+                f"{point.logprob_gap:.1e}",
+                *(more.values() if point is points[-1] else ()),
+            )
+        return table
+
+
+def _check_not_failed(child: Child) -> None:
+    if not child.running and child.process.returncode != 0:
+        raise child.failure(f"ended with exit code {child.process.returncode}")
