@@ -50,6 +50,8 @@ AGENT = str(AGENT_UID)
 STARTS_AT_ONCE = 4
 """The daemon starts no more boxes per second when asked for more at once; each only waits longer."""
 
+HOSTS = b"127.0.0.1 localhost sandbox\n::1 localhost\n"
+
 _THREADS = 12
 _OF_THE_IMAGES_USER = ("HOME", "USER", "LOGNAME", "HOSTNAME")
 
@@ -91,6 +93,14 @@ class DockerSandbox(RunnerSandbox):
         super().__init__(box_id, spec, channel, user=spec.user or AGENT, environment=environment)
         self._container = container
 
+    async def _prepare(self) -> None:
+        await asyncio.gather(self._prepare_names(), self._prepare_workdir())
+
+    async def _prepare_names(self) -> None:
+        """Without a network the daemon writes no names, and ``localhost`` should be one."""
+        if self.spec.network == "none":
+            await self.write("/etc/hosts", HOSTS, user="root")
+
     async def _prepare_workdir(self) -> None:
         await self._give_folder(self.spec.workdir)
         if self._container.keeps_workdir_of_image and self._user not in ("root", "0"):
@@ -114,7 +124,7 @@ async def _start(client: DockerClient, image: Image, spec: SandboxSpec, undo: As
     channel = await Channel.open(stream, stream)
     undo.push_async_callback(channel.close)
     box = DockerSandbox(box_id, spec, channel, container, image)
-    await box._prepare_workdir()
+    await box._prepare()
     return box
 
 

@@ -99,6 +99,7 @@ class Container:
                 hostname="sandbox",
                 stdin_open=True,
                 healthcheck={"test": ["NONE"]},  # one that the image brings would run as root beside the commands
+                network_disabled=self._spec.network == "none",
                 labels=container_labels(self._box_id, self._spec.labels),
                 host_config=self._client.api.create_host_config(**self._limits()),
             )
@@ -111,7 +112,6 @@ class Container:
         memory = (spec.memory_mb + spec.disk_mb) * _MIB  # files in memory are counted with it
         return {
             "network_mode": spec.network,
-            **({"dns": ["127.0.0.1"], "dns_search": ["."]} if spec.network == "none" else {}),  # not the host's
             "cap_drop": ["ALL"],
             "cap_add": list(CAPABILITIES),
             "security_opt": ["no-new-privileges"],

@@ -118,6 +118,13 @@ async def test_a_box_has_no_network(box):
     assert (await box.exec("ls /sys/class/net")).output.split() == ["lo"]
 
 
+async def test_a_box_without_network_still_speaks_to_itself_by_name(box):
+    server = await box.start("echo hello | nc -l -p 7000")
+    async with asyncio.timeout(20):
+        while (result := await box.exec("nc -w 2 localhost 7000 < /dev/null")).output != "hello\n":
+            assert (await box.poll(server)).exit_code is None, result.output
+
+
 async def test_a_box_that_asks_for_a_network_has_one(busybox_image):
     async with box_of(busybox_image, network="bridge") as box:
         assert (await box.exec("ls /sys/class/net")).output.split() == ["eth0", "lo"]
