@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sandboxes.base import SandboxSpec
-from sandboxes.errors import SandboxUnavailable
+from sandboxes.errors import SandboxStartError, SandboxUnavailable
 from sandboxes.folders import make_folder, remove_folder
 from sandboxes.launch import Launched, Program, launch
 from sandboxes.ownership import PROCESS_MARK, owned_name
@@ -50,7 +50,10 @@ async def start(spec: SandboxSpec) -> LocalSandbox:
         raise SandboxUnavailable("a local sandbox has no image: it runs on this machine; use docker or bubblewrap")
     _warn_once()
     box_id = f"local-{uuid.uuid4().hex[:12]}"
-    folder = make_folder(box_id)
+    try:
+        folder = make_folder(box_id)
+    except OSError as error:
+        raise SandboxStartError(f"no temporary folder for the box can be made: {error}") from error
     argv = ("sh", "-c", _RUN_AND_REMOVE, "sh", str(runner_path(platform.machine())), str(folder))
     try:
         launched = await launch(Program(argv, "/bin/sh"))
