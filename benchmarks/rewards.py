@@ -35,7 +35,7 @@ HOSTILE = r"<think>easy</think> \boxed{9^{9^{9^{9}}}}"
 WORDS = """
 we first note that the train leaves before noon and each box holds several apples so their total grows while a price
 falls by half because nobody pays twice for one ticket which means only three of seven remain after lunch
-""".split()
+""".split()  # noqa: SIM905
 
 ATROPOS = """
 import importlib.util, json, logging, sys, time

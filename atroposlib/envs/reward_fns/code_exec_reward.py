@@ -16,6 +16,7 @@ from atroposlib.envs.reward_fns.verdict import Verdict, quoted
 from atroposlib.errors import RewardError
 
 _TIMED_OUT: Final = 124
+_CLEANUP_S: Final = 30.0
 
 
 class Box(Protocol):
@@ -142,7 +143,10 @@ class CodeExecReward(RewardFunction):
     async def _execute(self, box: Box, folder: str, streams: str) -> dict[str, Any]:
         where = shlex.quote(folder)
         command = f"cd {where} && {self.interpreter} program {streams}; code=$?; rm -rf {where}; exit $code"
-        return await box.aterminal(command, timeout=self.timeout_s)
+        result = await box.aterminal(command, timeout=self.timeout_s)
+        if result["exit_code"] == _TIMED_OUT:
+            await box.aterminal(f"rm -rf {where}", timeout=_CLEANUP_S)
+        return result
 
 
 def _printing(proof: str, language: str) -> str:

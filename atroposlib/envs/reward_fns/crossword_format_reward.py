@@ -49,10 +49,9 @@ class CrosswordFormatReward(TextReward):
         clues = [*_CLUE.finditer(text)]
         if not clues and not self.format_patterns:
             return Verdict(0.0, "there is no answer such as 1-Across: WORD")
-        ends = [clue.start() for clue in clues[1:]] + [len(text)]
-        answers = [
-            _END.split(text[clue.end() : end], maxsplit=1)[0].strip() for clue, end in zip(clues, ends, strict=True)
-        ]
+        ends = [*(clue.start() for clue in clues), len(text)][1:]
+        spans = [text[clue.end() : end] for clue, end in zip(clues, ends, strict=True)]
+        answers = [_END.split(span, maxsplit=1)[0].strip() for span in spans]
         for answer in answers:
             if not answer or (self.penalize_invalid_chars and not self.valid_chars.issuperset(answer.upper())):
                 return Verdict(0.0, f"{quoted(answer)} is no word")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from atroposlib.envs.reward_fns.answers.extraction import Found, marked_answer
@@ -29,14 +29,14 @@ def letter_of(text: str) -> str | None:
     return match[1].upper() if match else None
 
 
-def chosen_letter(text: str, letters: Sequence[str]) -> Found | None:
+def chosen_letter(text: str, letters: Iterable[str]) -> Found | None:
     """The letter that a text chooses: its marked answer, else what it begins with, else the last that stands alone."""
+    known = frozenset(letters)
     marked = marked_answer(text)
+    letter = letter_of(marked.text if marked else text)
+    if letter is not None and letter in known:
+        return Found(letter, marked.where if marked else "the whole text")
     if marked:
-        letter = letter_of(marked.text)
-        return Found(letter, marked.where) if letter is not None and letter in letters else None
-    whole = letter_of(text)
-    if whole in letters and whole is not None:
-        return Found(whole, "the whole text")
-    found = [letter for groups in _LETTER.findall(text) for letter in groups if letter in letters]
+        return None
+    found = [letter for groups in _LETTER.findall(text) for letter in groups if letter in known]
     return Found(found[-1], "the last letter that stands alone") if found else None

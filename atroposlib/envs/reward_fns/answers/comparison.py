@@ -24,7 +24,7 @@ def decided(answer: str, gold: str, tolerance: float) -> bool | None:
     left, right = plain(answer), plain(gold)
     if _words(left) == _words(right):
         return True
-    if max(len(left), len(right)) > LONGEST_ANSWER:
+    if not left or max(len(left), len(right)) > LONGEST_ANSWER:
         return False
     left, right = _unnamed(left, right), _unnamed(right, left)
     wanted = quantity(right)

@@ -80,7 +80,7 @@ def harmless(text: str) -> str:
     if len(text) > LONGEST:
         cut = len(text) - LONGEST
         text = f"{text[: LONGEST // 2]}\n[{cut} characters are left out here]\n{text[-LONGEST // 2 :]}"
-    return _CONTROL.sub(lambda match: " ".join(match.group()), text) if "<" in text or "[" in text else text
+    return _CONTROL.sub(lambda match: f"{match.group()} ", text) if "<" in text or "[" in text else text
 
 
 def score_in(answer: str, letter: Letter, min_score: float, max_score: float) -> float | None:
