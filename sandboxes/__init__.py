@@ -10,8 +10,10 @@
 
 from sandboxes.base import ExecResult, ProcessStatus, Sandbox, SandboxSpec, Shell
 from sandboxes.errors import (
+    ImageBuildError,
     ImageNotFound,
     OutputLimitExceeded,
+    PoolBusy,
     SandboxClosed,
     SandboxError,
     SandboxFileError,
@@ -24,8 +26,10 @@ from sandboxes.registry import backends, check_backend, open_sandbox, register_b
 
 __all__ = [
     "ExecResult",
+    "ImageBuildError",
     "ImageNotFound",
     "OutputLimitExceeded",
+    "PoolBusy",
     "ProcessStatus",
     "Sandbox",
     "SandboxClosed",

@@ -30,6 +30,8 @@ class SandboxSpec:
 
     image: str | None = None
     """An image of the backend (Docker: a tag). ``None``: the default image of the backend."""
+    build: Path | None = None
+    """A folder with a Dockerfile, of which the image is made, once for each content. In place of ``image``."""
     root: Path | None = None
     """An unpacked root file system, for backends without images."""
     workdir: str = WORKDIR

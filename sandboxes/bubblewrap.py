@@ -110,6 +110,8 @@ async def _make_ready(box: BubblewrapSandbox, launched: Launched, maker: Maker) 
 def _refuse_what_it_cannot(spec: SandboxSpec, maker: Maker) -> None:
     if spec.image is not None:
         raise SandboxUnavailable(f"bubblewrap boxes have no images, but {spec.image} was asked for; use docker")
+    if spec.build is not None:
+        raise SandboxUnavailable(f"bubblewrap boxes have no images, but {spec.build} was to be built; use docker")
     if spec.network != "none":
         raise SandboxUnavailable("bubblewrap boxes have no network; use docker")
     if spec.root is not None and not maker.takes_image:

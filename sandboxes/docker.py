@@ -36,6 +36,7 @@ from sandboxes.channel import Channel
 from sandboxes.docker_container import Container
 from sandboxes.docker_stream import attach
 from sandboxes.errors import SandboxError, SandboxStartError
+from sandboxes.image_build import built_image
 from sandboxes.image_store import Image, find_image
 from sandboxes.rootfs import AGENT_UID
 from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox
@@ -67,15 +68,17 @@ def check() -> None:
 async def start(spec: SandboxSpec) -> Sandbox:
     """A running box; the caller closes it.
 
-    Raises: SandboxUnavailable (no daemon), ImageNotFound, SandboxStartError.
+    Raises: SandboxUnavailable (no daemon), ImageNotFound, ImageBuildError, SandboxStartError.
     """
+    if spec.build is not None and spec.image is not None:
+        raise SandboxStartError(f"a box has one image: name the image {spec.image} or the folder {spec.build}")
     if spec.root is not None:
         raise SandboxStartError(
             "a Docker box is made from an image, not from a root folder: "
             f"`tar -C {spec.root} -c . | docker import - NAME:TAG` makes one"
         )
     client = await _in_thread(_client)
-    image = await _in_thread(find_image, client, spec.image)
+    image = await _abandonable(_find_image, client, spec)
     async with _start_slots(), AsyncExitStack() as undo:
         box = await _start(client, image, spec, undo)
         undo.pop_all()
@@ -110,6 +113,14 @@ class DockerSandbox(RunnerSandbox):
 
     async def _stop(self) -> None:
         await _in_thread(self._container.remove)
+
+
+def _find_image(client: DockerClient, spec: SandboxSpec) -> Image:
+    if spec.build is None:
+        return find_image(client, spec.image)
+    with docker_daemon.explained(f"the image of {spec.build} could not be looked up"):
+        tag = built_image(client, spec.build)
+    return find_image(client, tag)
 
 
 async def _start(client: DockerClient, image: Image, spec: SandboxSpec, undo: AsyncExitStack) -> Sandbox:
@@ -149,6 +160,18 @@ async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     except asyncio.CancelledError:
         await _settle(call)
         raise
+
+
+async def _abandonable(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """As ``_in_thread``, for what leaves nothing behind: a cancellation does not wait for a pull or a build."""
+    call = asyncio.ensure_future(asyncio.to_thread(functools.partial(function, *args, **kwargs)))
+    call.add_done_callback(_note_failure)
+    return await asyncio.shield(call)
+
+
+def _note_failure(call: asyncio.Future[Any]) -> None:
+    if not call.cancelled() and call.exception() is not None:
+        logger.debug("Looking for an image failed: %s", call.exception())
 
 
 async def _settle(call: asyncio.Future[Any]) -> None:

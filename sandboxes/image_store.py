@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import logging
+import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,13 @@ from sandboxes import docker_daemon
 from sandboxes.docker_daemon import explained
 from sandboxes.errors import ImageNotFound
 from sandboxes.images import BOOKWORM, BUILD_COMMAND, REPOSITORY, exists
+from sandboxes.once import Once
 from sandboxes.runner_file import RUNNER_LABEL
 
 if TYPE_CHECKING:
     from docker import DockerClient
+
+logger = logging.getLogger(__name__)
 
 PUBLIC_IMAGE = "python:3.11-slim"
 """What boxes get where the default image was not built."""
@@ -34,31 +37,7 @@ class Image:
     """Of the runner that the image has already."""
 
 
-class _Pulls:
-    """Pulls under way in this process; whoever asks for one that runs waits for it and shares its end."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: dict[str, Future[None]] = {}
-
-    def pull(self, client: DockerClient, name: str) -> None:
-        with self._lock:
-            under_way = self._running.get(name)
-            mine = self._running.setdefault(name, Future())
-        if under_way is not None:
-            return under_way.result()
-        try:
-            _pull(client, name)
-            mine.set_result(None)
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                del self._running[name]
-
-
-_pulls = _Pulls()
+_pulls: Once[str] = Once()
 
 
 def find_image(client: DockerClient, wanted: str | None) -> Image:
@@ -91,7 +70,7 @@ def _find(client: DockerClient, name: str) -> Image:
         facts = client.api.inspect_image(name)
     except NoSuchImage:
         _require_pullable(name)
-        _pulls.pull(client, name)
+        _pulls.run(name, lambda: _pull(client, name))
         facts = client.api.inspect_image(name)
     return _image(name, facts)
 
@@ -106,6 +85,8 @@ def _pull(client: DockerClient, name: str) -> None:
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
+    started = time.monotonic()
+    logger.info("pulling the image %s", name)
     try:
         client.images.pull(name)
     except (DockerException, RequestException) as error:
@@ -113,6 +94,7 @@ def _pull(client: DockerClient, name: str) -> None:
             f"no image {name} here, and it cannot be pulled: {docker_daemon.reason(error)}. "
             "Build or load it (`docker build`, `docker load`), or name another"
         ) from error
+    logger.info("pulled the image %s in %.0f s", name, time.monotonic() - started)
 
 
 def _image(name: str, facts: Mapping[str, Any]) -> Image:

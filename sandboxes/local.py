@@ -46,7 +46,7 @@ def check() -> None:
 async def start(spec: SandboxSpec) -> LocalSandbox:
     """Start a box. Raises: SandboxUnavailable, SandboxStartError."""
     check()
-    if spec.image is not None or spec.root is not None:
+    if (spec.image, spec.build, spec.root) != (None, None, None):
         raise SandboxUnavailable("a local sandbox has no image: it runs on this machine; use docker or bubblewrap")
     _warn_once()
     box_id = f"local-{uuid.uuid4().hex[:12]}"

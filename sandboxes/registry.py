@@ -77,7 +77,7 @@ async def start_sandbox(backend: str, spec: SandboxSpec | None = None) -> Sandbo
     """
     spec = spec or SandboxSpec()
     if backend == AUTO:
-        backend = "docker" if spec.image is not None else await asyncio.to_thread(_choose)
+        backend = "docker" if spec.image is not None or spec.build is not None else await asyncio.to_thread(_choose)
     return await _find(backend).start(spec)
 
 
