@@ -130,7 +130,7 @@ class ManagedServer:
         request = ChatRequest.take(kwargs)
         found = find_continuation(self._turns, request.messages, request.setting)
         parent, text, ids = await self._prompt(found, request, Counter())
-        return "".join(node.text for node in parent.path()) + text, list(prompt_after(parent, ids))
+        return "".join(node.text for node in parent.path()) + text, prompt_after(parent, ids)
 
     async def completion(self, **kwargs: Any) -> Completion:
         """Complete a text (``prompt``) or ids (``input_ids``, or ``prompt`` as a list of ids).
@@ -231,18 +231,27 @@ class ManagedServer:
         """The node to continue, and the text and ids to add to it; a fork is counted in ``forks``."""
         if found is not None:
             new = request.messages[found.new :]
-            text = await off_loop(size_of(new), self._continue, found, new, request, forks)
-            if text is not None:
-                return found.turn.node, text, await off_loop(len(text), self._tokens.encode, text)
-        whole = await off_loop(
-            size_of(request.messages), self._template.prompt, request.messages, request.tools, request.variables
-        )
-        ids = await off_loop(len(whole), self._tokens.encode, whole)
+            added = await off_loop(size_of(new), self._appended, found, new, request, forks)
+            if added is not None:
+                return found.turn.node, *added
+        whole, ids = await off_loop(size_of(request.messages), self._whole, request)
         parent = self._graph.longest_match(ids)
         if found is None and self._turns and parent.end < len(ids):
             forks["history_changed"] += 1
         text = whole if parent is self._graph.root else self._tokens.decode(ids[parent.end :])
         return parent, text, ids[parent.end :]
+
+    def _whole(self, request: ChatRequest) -> tuple[str, list[int]]:
+        """The whole conversation as text and ids."""
+        text = self._template.prompt(request.messages, request.tools, request.variables)
+        return text, self._tokens.encode(text)
+
+    def _appended(
+        self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest, forks: Counter[str]
+    ) -> tuple[str, list[int]] | None:
+        """What is added to an earlier turn as text and ids; see ``_continue``."""
+        text = self._continue(found, new, request, forks)
+        return None if text is None else (text, self._tokens.encode(text))
 
     def _continue(
         self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest, forks: Counter[str]
@@ -339,7 +348,7 @@ class ManagedServer:
     def _answer(self, kind: str, choices: list[Any], prompt_ids: list[int], answer: Generation) -> dict[str, Any]:
         sampled = sum(len(completion.ids) for completion in answer.completions)
         return {
-            "id": f"{self.rollout_id[:8]}-{len(self._graph.sampled_nodes())}",
+            "id": f"{self.rollout_id[:8]}-{self._graph.completions}",
             "object": kind,
             "created": 0,
             "model": self._model_name,

@@ -8,8 +8,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-LARGE_TEXT = 4_000
-"""Characters from which on encoding, decoding and rendering leave the event loop."""
+LARGE_TEXT = 8_000
+"""Characters from which on encoding, decoding and rendering leave the event loop.
+
+To render and encode so many takes about two milliseconds; a thread costs half a millisecond of its own.
+"""
 
 
 async def off_loop(size: int, work: Callable[..., T], *arguments: Any) -> T:

@@ -77,6 +77,8 @@ class TokenGraph:
 
     def __init__(self) -> None:
         self.root = Node(ids=[], text="")
+        self.completions = 0
+        """How many there are."""
 
     def longest_match(self, ids: Sequence[int]) -> Node:
         """The deepest node whose walk is a prefix of ``ids``; the root if there is no other."""
@@ -114,6 +116,7 @@ class TokenGraph:
         logprobs = [float(value) for value in sampled.logprobs if value is not None]
         node = Node(list(sampled.ids), text, logprobs=logprobs)
         node.finish_reason, node.policy_version = sampled.finish_reason, sampled.policy_version
+        self.completions += 1
         return self._add(parent, node)
 
     def sampled_nodes(self) -> list[Node]:
@@ -137,8 +140,11 @@ def prompt_after(node: Node, added: list[int]) -> PromptIds:
     """The ids of the walk to ``node`` and those that are added, as a prompt."""
     walk = node.path()
     parts = [step.json for step in walk] + [orjson.dumps(added)[1:-1]]
-    ids = ids_of(node) + added
-    return PromptIds(ids, b"[" + b",".join(part for part in parts if part) + b"]")
+    prompt = PromptIds((), b"[" + b",".join(part for part in parts if part) + b"]")
+    for step in walk:
+        prompt.extend(step.ids)
+    prompt.extend(added)
+    return prompt
 
 
 def ids_of(node: Node) -> list[int]:
