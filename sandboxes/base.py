@@ -40,7 +40,8 @@ class SandboxSpec:
     memory_mb: int = 1024
     pids: int = 256
     disk_mb: int = 512
-    network: Network = "none"
+    network: Network | tuple[str, ...] = "none"
+    """A tuple names the only hosts that the box may reach; a backend that cannot hold it to them refuses."""
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 

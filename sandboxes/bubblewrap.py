@@ -113,7 +113,7 @@ def _refuse_what_it_cannot(spec: SandboxSpec, maker: Maker) -> None:
     if spec.build is not None:
         raise SandboxUnavailable(f"bubblewrap boxes have no images, but {spec.build} was to be built; use docker")
     if spec.network != "none":
-        raise SandboxUnavailable("bubblewrap boxes have no network; use docker")
+        raise SandboxUnavailable(f"bubblewrap boxes have no network, but {spec.network!r} was asked for; use docker")
     if spec.root is not None and not maker.takes_image:
         raise SandboxUnavailable(f"{maker.name} cannot put a writable layer over spec.root, and no other program works")
     if spec.root is not None and not (spec.root / "bin").exists():

@@ -35,7 +35,7 @@ from sandboxes.base import Sandbox, SandboxSpec
 from sandboxes.channel import Channel
 from sandboxes.docker_container import Container
 from sandboxes.docker_stream import attach
-from sandboxes.errors import SandboxError, SandboxStartError
+from sandboxes.errors import SandboxError, SandboxStartError, SandboxUnavailable
 from sandboxes.image_build import built_image
 from sandboxes.image_store import Image, find_image
 from sandboxes.rootfs import AGENT_UID
@@ -51,6 +51,7 @@ AGENT = str(AGENT_UID)
 STARTS_AT_ONCE = 4
 """The daemon starts no more boxes per second when asked for more at once; each only waits longer."""
 
+NETWORKS = ("none", "bridge")
 HOSTS = b"127.0.0.1 localhost sandbox\n::1 localhost\n"
 
 _THREADS = 12
@@ -76,6 +77,11 @@ async def start(spec: SandboxSpec) -> Sandbox:
         raise SandboxStartError(
             "a Docker box is made from an image, not from a root folder: "
             f"`tar -C {spec.root} -c . | docker import - NAME:TAG` makes one"
+        )
+    if spec.network not in NETWORKS:
+        raise SandboxUnavailable(
+            f"docker boxes cannot be held to a list of hosts ({spec.network}): a container reaches all or nothing. Use "
+            f"one of {', '.join(NETWORKS)}, and bring files that a box without network needs in by upload or its image"
         )
     client = await _in_thread(_client)
     image = await _abandonable(_find_image, client, spec)

@@ -48,6 +48,8 @@ async def start(spec: SandboxSpec) -> LocalSandbox:
     check()
     if (spec.image, spec.build, spec.root) != (None, None, None):
         raise SandboxUnavailable("a local sandbox has no image: it runs on this machine; use docker or bubblewrap")
+    if not isinstance(spec.network, str):
+        raise SandboxUnavailable(f"a local sandbox cannot be held to a list of hosts ({spec.network})")
     _warn_once()
     box_id = f"local-{uuid.uuid4().hex[:12]}"
     try:

@@ -3,12 +3,13 @@
 It removes containers, processes, cgroups and folders (with what is mounted in them) that carry the identity of a
 process that no longer lives, and nothing else: what has a living owner stays, and so does what has one that cannot be
 judged from here (in another pid namespace, or on another machine that shares the Docker daemon). Several reapers may
-run at once. ``reap`` is quick where nothing is left, and is meant for a thread at the start of an environment.
+run at once. ``reap`` is quick where nothing is left; ``sweeping`` calls it at the start, at the end and in between.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import os
@@ -16,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -80,6 +81,35 @@ def reap(*, dry_run: bool = False) -> list[Leftover]:
         log("Left by a dead process: %s %s (%s)", leftover.kind, leftover.name, leftover.error or "removed")
         leftovers.append(leftover)
     return leftovers
+
+
+@contextlib.asynccontextmanager
+async def sweeping(*, every_s: float = 300.0) -> AsyncIterator[None]:
+    """Sweeps at the start of the block, every ``every_s`` seconds in it, and at its end, in a thread.
+
+    A sweep that fails as a whole is logged, and the next one comes nevertheless.
+    """
+    await _sweep()
+    timer = asyncio.create_task(_sweep_for_ever(every_s), name="sandbox reaper")
+    try:
+        yield
+    finally:
+        timer.cancel()
+        await asyncio.gather(timer, return_exceptions=True)
+        await _sweep()
+
+
+async def _sweep_for_ever(every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        await _sweep()
+
+
+async def _sweep() -> None:
+    try:
+        await asyncio.to_thread(reap)
+    except (OSError, SandboxError) as error:
+        logger.warning("What dead processes left could not be looked for: %s", error)
 
 
 def _find_all() -> Iterator[_Found]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 
 from sandboxes import SandboxUnavailable, check_backend
 
-BACKENDS = [
+CLOSED_BACKENDS: list[Any] = [
     pytest.param("bubblewrap", marks=pytest.mark.namespaces),
     pytest.param("docker", marks=pytest.mark.docker),
-    "local",
 ]
+BACKENDS: list[Any] = [*CLOSED_BACKENDS, "local"]
+
+
+def only(backend: str) -> None:
+    """Let the tests that run on every backend run on this one alone; called before they are collected."""
+    CLOSED_BACKENDS[:] = BACKENDS[:] = [backend]
 
 
 @functools.cache

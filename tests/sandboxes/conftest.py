@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import boxes
 import pytest
 
 from sandboxes import docker_daemon, images
@@ -12,6 +13,16 @@ from sandboxes.errors import SandboxUnavailable
 
 if TYPE_CHECKING:
     from docker import DockerClient
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", metavar="NAME", help="run what every backend promises on this one alone")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    backend = config.getoption("--backend", default=None)
+    if backend is not None:
+        boxes.only(backend)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import time
 import uuid
 
 import pytest
-from boxes import require
+from boxes import CLOSED_BACKENDS, require
 
 from sandboxes import Sandbox, SandboxSpec, open_sandbox
 
@@ -31,12 +31,7 @@ ATTEMPTS = 4
 MOST_SLOWER = 3.0
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("bubblewrap", marks=pytest.mark.namespaces),
-        pytest.param("docker", marks=pytest.mark.docker),
-    ]
-)
+@pytest.fixture(params=CLOSED_BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     backend = require(request.param)
     if backend == "bubblewrap" and os.geteuid() != 0:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from boxes import require
+from boxes import CLOSED_BACKENDS, require
 from inspect_adapter import BoxEnvironment
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
@@ -14,10 +14,6 @@ from sandboxes import Sandbox, SandboxSpec, SandboxUnavailable, images, open_san
 
 pytestmark = pytest.mark.slow
 
-BACKENDS = [
-    pytest.param("bubblewrap", marks=pytest.mark.namespaces),
-    pytest.param("docker", marks=pytest.mark.docker),
-]
 NEEDS_ACCOUNTS = {"test_exec_as_user": "adds an account, and the system folders of this machine are read-only in a box"}
 
 
@@ -35,7 +31,7 @@ def image_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None
     yield target
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=CLOSED_BACKENDS)
 async def shared(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     backend = require(request.param)
     root = request.getfixturevalue("image_root") if backend == "bubblewrap" else None

@@ -303,6 +303,43 @@ def _wait_until(condition, seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
+# ---- on a timer
+
+
+async def test_sweeps_come_at_the_start_in_between_and_at_the_end(dead_owner, own_temporary_folder, box_id):
+    def leave(name: str) -> Path:
+        folder = own_temporary_folder / owned_name(f"{box_id}-{name}", dead_owner)
+        folder.mkdir()
+        return folder
+
+    before = leave("before")
+    async with reaper.sweeping(every_s=0.05):
+        assert not before.exists()
+        meanwhile = leave("meanwhile")
+        async with asyncio.timeout(20):
+            while meanwhile.exists():
+                await asyncio.sleep(0.01)
+    async with reaper.sweeping(every_s=600):
+        last = leave("last")
+    assert not last.exists()
+
+
+async def test_a_sweep_that_fails_is_said_and_not_the_last(monkeypatch, caplog):
+    calls = 0
+
+    def fails_once() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError("no /proc today")
+
+    monkeypatch.setattr(reaper, "reap", fails_once)
+    async with reaper.sweeping():
+        pass
+    assert calls == 2
+    assert "no /proc today" in caplog.text
+
+
 # ---- the command
 
 

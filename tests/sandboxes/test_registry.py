@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+from boxes import require
 
 from sandboxes import (
     Sandbox,
@@ -134,3 +135,10 @@ async def test_an_installed_package_may_bring_a_backend(monkeypatch: pytest.Monk
 def test_importing_the_package_loads_no_backend():
     code = "import sys, sandboxes; print(sorted({'docker', 'sandboxes.docker', 'sandboxes.local'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("backend", ["docker", "bubblewrap", "local"])
+async def test_a_list_of_hosts_that_a_backend_cannot_enforce_is_refused_by_name(backend: str):
+    require(backend)
+    with pytest.raises(SandboxUnavailable, match=r"example\.org"):
+        await start_sandbox(backend, SandboxSpec(network=("example.org",)))
