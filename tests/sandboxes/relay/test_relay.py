@@ -1,0 +1,115 @@
+"""A port in a box that leads to one place outside, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from boxes import BACKENDS, CLOSED_BACKENDS, require
+
+from sandboxes import SandboxSpec, open_sandbox
+from sandboxes.base import Sandbox
+from sandboxes.relay import Connect, open_relay
+
+CLIENT = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20) as s:
+    s.sendall(sys.stdin.buffer.read())
+    s.shutdown(socket.SHUT_WR)
+    got = b""
+    while piece := s.recv(65536):
+        got += piece
+sys.stdout.buffer.write(got)
+"""
+
+
+@asynccontextmanager
+async def answering(answer: bytes | None = None) -> AsyncIterator[Connect]:
+    """A place outside: it reads all that comes and answers with it reversed, or with ``answer``."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = await reader.read(-1)
+        writer.write(said[::-1] if answer is None else answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield lambda: asyncio.open_connection("127.0.0.1", port)
+
+
+async def ask(box: Sandbox, port: int, said: bytes) -> bytes:
+    result = await box.exec(["python3", "-c", CLIENT, str(port)], stdin=said, timeout_s=60, output_limit=10_000_000)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_what_is_sent_arrives_and_the_answer_comes_back(backend: str):
+    spec = SandboxSpec()
+    async with open_sandbox(require(backend), spec) as box, answering() as connect:
+        async with open_relay(box, connect) as port:
+            assert await ask(box, port, b"hello") == b"olleh"
+            large = bytes(range(256)) * 8_000  # several windows in both directions
+            assert await ask(box, port, large) == large[::-1]
+        left = await box.exec("ls -A /workspace", timeout_s=30)
+        assert left.output == ""
+
+
+async def test_many_connections_at_once_do_not_mix():
+    async with open_sandbox("local") as box, answering() as connect, open_relay(box, connect) as port:
+        said = [str(number).encode() * 50_000 for number in range(6)]
+        answers = await asyncio.gather(*(ask(box, port, each) for each in said))
+    assert answers == [each[::-1] for each in said]
+
+
+@pytest.mark.parametrize("backend", CLOSED_BACKENDS)
+async def test_the_box_reaches_nothing_else(backend: str):
+    async with open_sandbox(require(backend)) as box, answering() as connect, open_relay(box, connect) as port:
+        outside = await connect()
+        elsewhere = outside[1].get_extra_info("peername")[1]
+        outside[1].close()
+        assert elsewhere != port
+        tried = await box.exec(["python3", "-c", CLIENT, str(elsewhere)], timeout_s=30)
+        assert tried.exit_code != 0
+        assert "refused" in tried.output
+
+
+async def test_a_place_that_is_gone_ends_the_connection_and_not_the_relay():
+    async def refuse() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        raise ConnectionRefusedError("nobody there")
+
+    async with open_sandbox("local") as box, open_relay(box, refuse) as port:
+        assert await ask(box, port, b"") == b""
+        assert await ask(box, port, b"") == b""
+
+
+async def test_the_relay_ends_with_its_block():
+    async with open_sandbox("local") as box, answering(b"") as connect:
+        async with open_relay(box, connect) as port:
+            pass
+        tried = await box.exec(["python3", "-c", CLIENT, str(port)], timeout_s=30)
+        assert tried.exit_code != 0
+
+
+async def test_words_that_break_the_rules_end_the_relay_and_cost_no_memory(caplog: pytest.LogCaptureFixture):
+    flood = "import glob,os,struct,sys\n" + (
+        "pid = next(p for p in glob.glob('/proc/[0-9]*') if os.access(p + '/exe', os.R_OK)"
+        " and '.relay-' in os.readlink(p + '/exe'))\n"
+        "out = open(pid + '/fd/1', 'wb', buffering=0)\n"
+        "out.write(struct.pack('<IIB', 9, 0, 2))\n"
+        "for _ in range(8): out.write(struct.pack('<IIB', 9, 65536, 3) + bytes(65536))\n"
+    )
+
+    async def stuck() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with open_sandbox("local") as box, open_relay(box, stuck):
+        tried = await box.exec(["python3", "-c", flood], timeout_s=30)
+        assert tried.exit_code == 0, tried.output
+        async with asyncio.timeout(20):
+            while "sent more than 262144 bytes ahead" not in caplog.text:
+                await asyncio.sleep(0.01)
