@@ -95,12 +95,15 @@ class DatasetEnv(HermesAgentBaseEnv):
             await prepare_backend(self.config.terminal_backend, self.config.docker_image)
         questions = await asyncio.to_thread(load_questions, self.config, needs_answers(self.rewards))
         self.items, self.eval_items = questions.train, questions.held_out
-        if not self.items and not self._only_evaluates:
-            raise ConfigError(f"no question of split {self.config.split} is left to train on: all of it is evaluated")
         logger.info("%d questions to train on, %d held out", len(self.items), len(self.eval_items))
 
     async def get_next_item(self) -> Question:
-        """The next question, in an order of the seed that is another one in every epoch."""
+        """The next question, in an order of the seed that is another one in every epoch.
+
+        Raises: ConfigError where every question is held out.
+        """
+        if not self.items:
+            raise ConfigError(f"no question of split {self.config.split} is left to train on: all of it is evaluated")
         epoch, place = divmod(self.questions_drawn, len(self.items))
         self.questions_drawn += 1
         return self.items[(await self._order_of(epoch))[place]]

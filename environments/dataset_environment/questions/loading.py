@@ -167,7 +167,7 @@ class _Loader:
         """A row as it is put to the model."""
         known = next((row[name] for name in _IDS if isinstance(row.get(name), (str, int))), None)
         return Question(
-            id=str(known) if known is not None else f"{source.name}/{source.split}/{index}",
+            id=str(known) if known is not None else source.row_id(index),
             conversation=self._reader.conversation(row, shots),
             prefill=self._config.prefill or "",
             answer=self._reader.answer(row),

@@ -10,9 +10,6 @@ import glob
 import hashlib
 import importlib.util
 import logging
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from atroposlib.errors import ConfigError
+from environments.dataset_environment.hub import hub_answers
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +37,6 @@ BUILDERS: Mapping[str, str] = {
     ".txt": "text",
 }
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-REACH_S = 5.0
-"""How long the hub may take to answer at all."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,11 @@ class Source:
     split: str
     setting: str = "dataset_name"
     """What a person changes where it cannot be had."""
+
+    def row_id(self, index: int) -> str:
+        """Names a row that has no id of its own."""
+        name = Path(self.name).name if Path(self.name).is_absolute() else self.name.removeprefix(PACKAGE)
+        return f"{name}/{self.split}/{index}"
 
     def __str__(self) -> str:
         config = f" ({self.config})" if self.config else ""
@@ -168,8 +169,9 @@ def _state_of(folder: Path) -> str:
 
 
 def _load_from_hub(source: Source, datasets: Any) -> Rows:
-    if not datasets.config.HF_HUB_OFFLINE and not _is_cached(source, datasets) and not _answers(datasets):
-        raise ConfigError(_how_to_get(source, f"{datasets.config.HF_ENDPOINT} does not answer"))
+    hub, offline = datasets.config.HF_ENDPOINT, datasets.config.HF_HUB_OFFLINE
+    if not offline and not _is_cached(source, datasets) and not hub_answers(hub):
+        raise ConfigError(_how_to_get(source, f"{hub} does not answer"))
     try:
         return datasets.load_dataset(source.name, source.config, split=source.split)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
@@ -188,26 +190,6 @@ def _how_to_get(source: Source, problem: str) -> str:
 def _is_cached(source: Source, datasets: Any) -> bool:
     """Whether an earlier run left it in the cache, from which ``datasets`` takes it without a network."""
     return (Path(datasets.config.HF_DATASETS_CACHE) / source.name.replace("/", "___")).is_dir()
-
-
-def _answers(datasets: Any) -> bool:
-    """Whether the hub answers within ``REACH_S`` seconds; name resolution, which knows no time limit, included."""
-    answered: list[bool] = []
-
-    def ask() -> None:
-        request = urllib.request.Request(datasets.config.HF_ENDPOINT, method="HEAD")
-        try:
-            with urllib.request.urlopen(request, timeout=REACH_S):
-                answered.append(True)
-        except urllib.error.HTTPError:
-            answered.append(True)
-        except OSError as error:
-            logger.debug("the hub does not answer: %s", error)
-
-    thread = threading.Thread(target=ask, name="hub", daemon=True)
-    thread.start()
-    thread.join(REACH_S)
-    return bool(answered)
 
 
 # the library

@@ -206,8 +206,10 @@ async def test_a_reward_that_needs_answers_asks_for_their_field():
 
 
 async def test_a_data_set_whose_questions_are_all_evaluated_can_only_be_evaluated():
+    env = await ready(eval_split="train")
+    assert len(env.eval_items) == 30
     with pytest.raises(ConfigError, match="no question of split train is left to train on"):
-        await ready(eval_split="train")
+        await env.get_next_item()
 
 
 async def test_an_answer_that_somebody_wrote_is_judged_with_its_parts():

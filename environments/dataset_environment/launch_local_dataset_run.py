@@ -1,0 +1,163 @@
+"""A whole training run in one command: ``python -m environments.dataset_environment.launch_local_dataset_run``.
+
+Starts the trajectory server, the trainer and the data set environment, shows each step, and ends all of them. Without
+``--base_url`` the policy that ships is trained, served by the embedded engine; with it, the engine there is asked and
+updated. Flags that are not listed here are those of ``dataset_env serve``; ``--trainer.FLAG`` are those of the trainer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from atroposlib.envs.argv import Flag, split_flags
+from atroposlib.envs.cli import defaults_of
+from atroposlib.envs.settings import settings_from
+from atroposlib.errors import ConfigError
+from environments.dataset_environment.dataset_env import DatasetEnv
+from environments.local_run import programs
+from environments.local_run.curve import Point, draw_png, draw_text
+from environments.local_run.ports import free_ports
+from environments.local_run.processes import ChildFailed, ProcessGroup
+from environments.local_run.training import Training
+
+ENVIRONMENT = "environments.dataset_environment.dataset_env"
+DEFAULT_CONFIG = "dataset_local"
+TRAINER_PREFIX = "trainer."
+DATA_FLAGS = ("dataset_name", "dataset_path")
+DEFAULTS_OF_THE_TRAINER = {"training-steps": "20", "batch-size": "16", "gradient-accumulation-steps": "2", "lr": "3e-4"}
+"""What suits the policy that ships; any of it can be given otherwise."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the command line chose."""
+
+    folder: Path
+    base_url: str | None
+    environment_words: tuple[str, ...]
+    trainer_flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """Training steps of the run."""
+        return int(self.trainer_flags["training-steps"][0])
+
+    @property
+    def trainer_words(self) -> list[str]:
+        """The flags of the trainer as words."""
+        return [word for name, values in self.trainer_flags.items() for word in (f"--{name}", *values)]
+
+
+def read_command_line(argv: Sequence[str] | None) -> Launch:
+    """Part the words into those of the launcher, the trainer and the environment. Raises: ConfigError, SystemExit."""
+    parser = argparse.ArgumentParser(
+        prog="python -m environments.dataset_environment.launch_local_dataset_run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", help=f"configuration by name or path ({DEFAULT_CONFIG}, unless a data set is named)")
+    add("--base_url", "--openai.base_url", dest="base_url", help="an engine that is there already")
+    add("--model", "--model_name", "--openai.model_name", dest="model", help="what to train (the policy that ships)")
+    add("--training_steps", "--training-steps", dest="steps", help=f"({DEFAULTS_OF_THE_TRAINER['training-steps']})")
+    add("--folder", type=Path, help="where to write (runs/dataset-<time>)")
+    options, words = parser.parse_known_args(argv)
+    flags = split_flags(words)
+    trainer: dict[str, tuple[str, ...]] = {name: (value,) for name, value in DEFAULTS_OF_THE_TRAINER.items()}
+    trainer |= {_trainer_name(flag): flag.values for flag in flags if flag.name.startswith(TRAINER_PREFIX)}
+    trainer |= {"training-steps": (options.steps,)} if options.steps else {}
+    trainer |= {"model": (options.model,)} if options.model else {}
+    own = [flag for flag in flags if not flag.name.startswith(TRAINER_PREFIX)]
+    folder = options.folder or Path("runs") / time.strftime("dataset-%Y%m%d-%H%M%S")
+    words_of_environment = (*_config_words(options.config, own), *(word for flag in own for word in _words_of(flag)))
+    return Launch(folder.resolve(), options.base_url, words_of_environment, trainer)
+
+
+def _trainer_name(flag: Flag) -> str:
+    return flag.name.removeprefix(TRAINER_PREFIX).replace("_", "-")
+
+
+def _words_of(flag: Flag) -> list[str]:
+    return [f"{flag.spelled}={flag.values[0]}"] if flag.joined else [flag.spelled, *flag.values]
+
+
+def _config_words(config: str | None, flags: Sequence[Flag]) -> list[str]:
+    """The configuration to read: the one that was named, or the default one where no data set was."""
+    names_data = any(flag.name.removeprefix("env.") in DATA_FLAGS for flag in flags)
+    chosen = config or (None if names_data else DEFAULT_CONFIG)
+    return ["--config", chosen] if chosen else []
+
+
+async def launch(choice: Launch, console: Console) -> list[Point]:
+    """Run to the end. Raises: ChildFailed where a program of it failed."""
+    engine_port, server_port = free_ports(2)
+    trainer_folder = choice.folder / "trainer"
+    embedded = choice.base_url is None
+    engine_url = f"http://127.0.0.1:{engine_port}/v1" if embedded else str(choice.base_url)
+    engine_words = [] if embedded else ["--engine-url", engine_url]
+    training = Training(
+        server=programs.trajectory_server(server_port, choice.folder / "queue.sqlite"),
+        trainer=programs.trainer(
+            server_port,
+            trainer_folder,
+            *(*choice.trainer_words, *engine_words),
+            engine_port=engine_port if embedded else None,
+        ),
+        environment=programs.environment(
+            ENVIRONMENT,
+            "serve",
+            engine_url,
+            server_port,
+            *("--env.metrics_dir", str(choice.folder / "environment"), *choice.environment_words),
+        ),
+        metrics=trainer_folder / "metrics.jsonl",
+        steps=choice.steps,
+    )
+    async with ProcessGroup(choice.folder / "logs") as group:
+        return await training.run(group, console)
+
+
+def report(choice: Launch, points: Sequence[Point], console: Console) -> None:
+    """Show the curve, and where things are."""
+    draw_png(points, {}, choice.folder / "curve.png")
+    console.print(draw_text(points), highlight=False, markup=False)
+    checkpoint = programs.newest_checkpoint(choice.folder / "trainer")
+    console.print(f"The trained policy: {checkpoint}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"Everything this run wrote: {choice.folder}", highlight=False, markup=False, soft_wrap=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run; returns the exit code: 2 for a wrong setting, 1 where a program failed, 130 when interrupted."""
+    console, errors = Console(), Console(stderr=True)
+    try:
+        choice = read_command_line(argv)
+        settings_from(split_flags(choice.environment_words), defaults_of(DatasetEnv, "serve"))
+        choice.folder.mkdir(parents=True, exist_ok=True)
+        console.print(f"Logs: {choice.folder / 'logs'}", highlight=False, markup=False, soft_wrap=True)
+        with programs.sigterm_as_interrupt():
+            points = asyncio.run(launch(choice, console))
+    except (ConfigError, OSError) as error:
+        errors.print(Text(str(error)))
+        return 2
+    except ChildFailed as error:
+        errors.print(Text(str(error)))
+        return 1
+    except KeyboardInterrupt:
+        errors.print("Stopped; every process of this run has ended.")
+        return 130
+    report(choice, points, console)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A bench to try prompts and rewards on: question, answer, every reward with its parts and why, by hand or in a row."""

@@ -1,0 +1,49 @@
+"""Agent files: which engine answers, and how it samples."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from atroposlib.envs.settings import read_yaml
+from atroposlib.errors import ConfigError
+from environments.dataset_environment.config_files import expand_variables, find_config
+
+
+class AgentConfig(BaseModel):
+    """One agent. ``hf``: a model in this process; ``embedded``: the engine of the trainer; ``openai``: any URL."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    engine: Literal["hf", "openai", "embedded"] = "embedded"
+    model_name: str | None = None
+    base_url: str | None = None
+    api_key: str | None = Field(None, repr=False)
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    max_tokens: int | None = Field(None, ge=1)
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What it says about sampling."""
+        settings = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
+        return {name: value for name, value in settings.items() if value is not None}
+
+
+def read_agent(name: str) -> AgentConfig:
+    """The agent of a name or a path. Raises: ConfigError, which names file and key."""
+    path = find_config(name, "agents")
+    document = read_yaml(str(path))
+    texts = {key: value for key, value in document.items() if isinstance(value, str)}
+    expanded = {key: expand_variables(value, f"{path}: {key}") for key, value in texts.items()}
+    try:
+        agent = AgentConfig(**{**document, **expanded})
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise ConfigError(f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+    if agent.engine == "openai" and not agent.base_url:
+        raise ConfigError(f"{path}: an agent with the engine openai needs its base_url")
+    if agent.engine == "hf" and not agent.model_name:
+        raise ConfigError(f"{path}: an agent with the engine hf needs its model_name")
+    return agent

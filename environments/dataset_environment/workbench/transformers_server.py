@@ -1,0 +1,142 @@
+"""A Hugging Face model in this process, as an engine: chat only, one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from atroposlib.envs.server_handling.completions import read_chat_completion
+from atroposlib.envs.server_handling.generation import EngineFacts, TokensAndLogprobs
+from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
+from atroposlib.errors import ConfigError, NotTokenExact
+from environments.dataset_environment.hub import hub_answers
+
+if TYPE_CHECKING:
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletion
+
+CHAT_ONLY = "a model in this process answers chats only; `python -m trainer.serve` serves one with its token ids"
+LONGEST_ANSWER = 1024
+
+
+class TransformersServer(APIServer):
+    """Answers with ``model.generate`` in a thread. A last message of the assistant is gone on from."""
+
+    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
+        super().__init__(APIServerConfig(model_name=name, health_check=False))
+        self.tokenizer = tokenizer
+        self._model = model
+        self._one_at_a_time = asyncio.Lock()
+
+    @classmethod
+    def load(cls, name: str) -> Self:
+        """Load a folder, or a name of the cache or the hub; takes a while. Raises: ConfigError."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+        _check_there(name)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name)
+            model = AutoModelForCausalLM.from_pretrained(name, dtype="auto").eval()
+        except (OSError, ValueError, ImportError) as error:
+            raise ConfigError(f"model_name: {name} cannot be loaded: {error}") from error
+        if not tokenizer.chat_template:
+            raise ConfigError(f"model_name: {name} has no chat template")
+        return cls(model.to(_best_device()), tokenizer, name)
+
+    async def check_server_status_task(self, chat_completion: bool = True) -> None:
+        """It is always there."""
+
+    async def probe(self) -> EngineFacts:
+        """It tells no token ids."""
+        return EngineFacts(False, CHAT_ONLY, model_name=self.config.model_name, engine="transformers")
+
+    async def _chat_completion_wrapper(self, **kwargs: Any) -> ChatCompletion:
+        async with self._one_at_a_time:
+            answer = await asyncio.to_thread(self._answer, kwargs)
+        return read_chat_completion(answer)
+
+    async def _completion_wrapper(self, **kwargs: Any) -> Completion:
+        raise NotTokenExact(CHAT_ONLY)
+
+    async def _tokens_and_logprobs_completion_wrapper(self, **kwargs: Any) -> TokensAndLogprobs:
+        raise NotTokenExact(CHAT_ONLY)
+
+    def _answer(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        prompt = self._render(kwargs["messages"], kwargs.get("tools"))
+        longest = kwargs.get("max_tokens") or LONGEST_ANSWER
+        choices = [self._sample(prompt, longest, _sampling(kwargs)) for _ in range(kwargs.get("n") or 1)]
+        used, sampled = prompt["input_ids"].shape[1], sum(len(ids) for ids in choices)
+        return {
+            "id": "transformers",
+            "object": "chat.completion",
+            "created": 0,
+            "model": self.config.model_name,
+            "choices": [self._choice(index, ids, longest) for index, ids in enumerate(choices)],
+            "usage": {"prompt_tokens": used, "completion_tokens": sampled, "total_tokens": used + sampled},
+        }
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Any) -> Any:
+        opened = messages[-1]["role"] == "assistant"
+        return self.tokenizer.apply_chat_template(
+            list(messages),
+            tools=tools,
+            add_generation_prompt=not opened,
+            continue_final_message=opened,
+            return_tensors="pt",
+            return_dict=True,
+        ).to(self._model.device)
+
+    def _sample(self, prompt: Any, longest: int, sampling: Mapping[str, Any]) -> list[int]:
+        import torch
+
+        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.tokenizer.eos_token_id
+        with torch.inference_mode():
+            ids = self._model.generate(**prompt, max_new_tokens=longest, pad_token_id=pad, **sampling)
+        sampled: list[int] = ids[0, prompt["input_ids"].shape[1] :].tolist()
+        return sampled
+
+    def _choice(self, index: int, ids: Sequence[int], longest: int) -> dict[str, Any]:
+        ended = bool(ids) and ids[-1] in self._ends()
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        message = {"role": "assistant", "content": text}
+        reason = "length" if len(ids) >= longest and not ended else "stop"
+        return {"index": index, "message": message, "finish_reason": reason, "logprobs": None}
+
+    def _ends(self) -> set[int]:
+        end = self._model.generation_config.eos_token_id
+        ends = end if isinstance(end, list) else [end]
+        return {*ends, self.tokenizer.eos_token_id}
+
+
+def _sampling(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``generate`` for those of a chat request."""
+    temperature = kwargs.get("temperature")
+    if temperature == 0:
+        return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    extra = kwargs.get("extra_body") or {}
+    asked = {"temperature": temperature, "top_p": extra.get("top_p"), "top_k": extra.get("top_k") or 0}
+    return {"do_sample": True, **{name: value for name, value in asked.items() if value is not None}}
+
+
+def _check_there(name: str) -> None:
+    """Raises: ConfigError where a model is neither a folder, nor cached, nor to be had from the hub."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if Path(name).expanduser().is_dir():
+        return
+    cached = isinstance(try_to_load_from_cache(name, "config.json"), str) if name.count("/") <= 1 else False
+    if not cached and (constants.HF_HUB_OFFLINE or not hub_answers(constants.ENDPOINT)):
+        raise ConfigError(
+            f"model_name: {name} is neither a folder of {Path.cwd()} nor in the cache, and the hub cannot be asked. "
+            f"`hf download {name} --local-dir {name}` gets it where there is a network"
+        )
+
+
+def _best_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
