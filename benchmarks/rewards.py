@@ -1,13 +1,16 @@
 """How quickly completions are scored, and how often rightly, beside the reward functions of atroposlib 0.4.0.
 
-    python benchmarks/rewards.py [--completions 10000] [--atropos-python PATH] [--cases]
+    python benchmarks/rewards.py [--completions 10000]
+    python benchmarks/rewards.py --original VENV/bin/python      # the venv is made if it is not there
+    python benchmarks/rewards.py --cases
 
-Completions with known verdicts are scored by accuracy, format and repetition_penalty: by all worker processes, by one,
-and by the functions of atroposlib 0.4.0 in one process (they have no other way) under ``--atropos-python``, the Python
-of a virtual environment that holds it; without one, such an environment is made. One completion would keep sympy busy
-for ever; Atropos is spared it. Prints one line of JSON.
+Completions with known verdicts are scored by accuracy, format and repetition_penalty: by the functions of the original
+in one process (it has no other way), by one worker process, by all of them, and by all of them once more with one
+completion among the others that would keep sympy busy for ever. Prints one line of JSON: completions per second,
+milliseconds of CPU per completion, the share of right verdicts, and how many times the original that is.
 
-``--cases`` has Atropos judge the cases of ``reward_cases.json`` instead, and writes what it says into that file.
+``--cases`` has the original judge the cases of ``reward_cases.json`` instead, and writes what it says into that file,
+from which ``scripts/write_reward_docs.py`` makes the table of the docs.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ import json
 import random
 import resource
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from original import DEFAULT, original_python
 
 from atroposlib.envs.reward_fns.scoring import Scores, score
 from atroposlib.envs.reward_fns.workers.pool import WorkerPool
@@ -37,15 +40,21 @@ we first note that the train leaves before noon and each box holds several apple
 falls by half because nobody pays twice for one ticket which means only three of seven remain after lunch
 """.split()  # noqa: SIM905
 
-ATROPOS = """
+ORIGINAL = """
 import importlib.util, json, logging, sys, time
 logging.disable(logging.CRITICAL)
 from atroposlib.envs.reward_fns import registry
 
+def made(case):
+    if case["reward"] == "accuracyx":  # which its registry does not find
+        from atroposlib.envs.reward_fns.r1_reward import AccuracyXReward
+        return AccuracyXReward(**case["params"])
+    return registry.create({"type": case["reward"], **case["params"]})
+
 def one(case):
     truth = {} if case["truth"] is None else {"solution": [case["truth"]]}
     try:
-        return registry.create({"type": case["reward"], **case["params"]})([case["completion"]], **truth)[0]
+        return made(case)([case["completion"]], **truth)[0]
     except Exception as error:
         return type(error).__name__
 
@@ -145,28 +154,19 @@ def accuracy_of(scores: Scores) -> list[float | None]:
     return [each.parts[0].value if each.error is None else None for each in scores]
 
 
-def ask_atropos(python: str, work: dict[str, Any]) -> Any:
-    """Have atroposlib 0.4.0 do the work."""
+def ask_original(python: str, work: dict[str, Any]) -> Any:
+    """Have the original do the work; isolated, so that it does not import this project instead of itself."""
     done = subprocess.run(
-        [python, "-I", "-c", ATROPOS], input=json.dumps(work), capture_output=True, text=True, check=True
+        [python, "-I", "-c", ORIGINAL], input=json.dumps(work), capture_output=True, text=True, check=True
     )
     return json.loads(done.stdout)
-
-
-def make_environment(folder: str) -> str:
-    """A virtual environment with atroposlib 0.4.0 and what its reward functions import."""
-    python = str(Path(folder) / "bin" / "python")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "atroposlib==0.4.0"], check=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", "math-verify==0.9.0"], check=True)
-    return python
 
 
 def compare(size: int, python: str) -> dict[str, Any]:
     """Measure all three ways in one run."""
     completions, truths, verdicts = corpus(size)
     work = {"rewards": REWARDS, "completions": completions, "truths": truths}
-    theirs = ask_atropos(python, work)
+    theirs = ask_original(python, work)
     one = measure(completions, truths, 1)
     calm = measure(completions, truths, None)
     place = size // 3
@@ -177,15 +177,15 @@ def compare(size: int, python: str) -> dict[str, Any]:
     return {
         "completions": size,
         "cores": WorkerPool().size,
-        "atropos": {
+        "original": {
             "per_s": round(size / theirs["seconds"]),
             "cpu_ms": round(1000 * theirs["cpu_s"] / size, 2),
             "right": share_right(theirs["accuracy"], verdicts),
         },
         "one_worker": _row(one, size, verdicts),
         "all_workers": _row(calm, size, verdicts),
-        "times_atropos_per_core": round(theirs["cpu_s"] / one.cpu_s, 2),
-        "times_atropos": round(theirs["seconds"] / calm.seconds, 2),
+        "times_original_per_core": round(theirs["cpu_s"] / one.cpu_s, 2),
+        "times_original": round(theirs["seconds"] / calm.seconds, 2),
         "with_hostile": {"seconds": round(hostile.seconds, 1), "named": str(error)},
     }
 
@@ -202,18 +202,17 @@ def main() -> None:
     """Measure, or have the cases judged."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--completions", type=int, default=10_000)
-    parser.add_argument("--atropos-python")
+    parser.add_argument("--original", type=Path, default=DEFAULT)
     parser.add_argument("--cases", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        python = arguments.atropos_python or make_environment(folder)
-        if not arguments.cases:
-            print(json.dumps(compare(arguments.completions, python)))
-            return
-        cases = json.loads(CASES.read_text())
-        for case, said in zip(cases, ask_atropos(python, {"cases": cases}), strict=True):
-            case["atropos"] = said
-        CASES.write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n")
+    python = original_python(arguments.original, "math-verify==0.9.0")
+    if not arguments.cases:
+        print(json.dumps(compare(arguments.completions, python)))
+        return
+    cases = json.loads(CASES.read_text())
+    for case, said in zip(cases, ask_original(python, {"cases": cases}), strict=True):
+        case["original"] = said
+    CASES.write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from atroposlib.envs.reward_fns.reward_function import RewardFunction
 from atroposlib.errors import RewardError
 
 OF_EACH: Final = ("solution", "ground_truth", "item", "item_id", "ctx", "token_lengths")
-"""Keywords of which a list holds one for each completion."""
+"""Keywords of which a list (but for items, also a tuple) holds one for each completion."""
 _KEPT_AS_LISTS: Final = ("solution", "ground_truth", "token_lengths")
 _IDS: Final = ("id", "item_id", "task_id")
 
@@ -55,11 +55,15 @@ class Calls:
         return Question(reward, (index,), [self.completions[index]], keywords)
 
     def _lists(self) -> list[str]:
-        return [name for name in OF_EACH if isinstance(self.keywords.get(name), list)]
+        return [name for name in OF_EACH if self._holds_one_for_each(name)]
+
+    def _holds_one_for_each(self, name: str) -> bool:
+        # an item may be a tuple itself
+        return isinstance(self.keywords.get(name), list if name == "item" else (list, tuple))
 
     def _own(self, name: str, index: int) -> Any:
-        value = self.keywords.get(name)
-        return value[index] if isinstance(value, list) else value
+        value: Any = self.keywords.get(name)
+        return value[index] if self._holds_one_for_each(name) else value
 
     def _item_id(self, index: int) -> str:
         item = self._own("item", index)

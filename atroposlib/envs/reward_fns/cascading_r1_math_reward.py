@@ -40,7 +40,7 @@ class CascadingR1MathReward(CompositeReward):
         tolerance: float = 1e-6,
         split_on_think_tag: bool = True,
         max_boxed_threshold: int = 6,
-        time_limit_s: float = 10.0,
+        time_limit_s: float = 5.0,
         weight: float = 1.0,
         **kwargs: Any,
     ) -> None:

@@ -19,6 +19,8 @@ class CombinedReward(CompositeReward):
     ``normalization``: "none" leaves it; "sum" divides by Σ weight, so that parts from 0 to 1 stay there; "minmax" maps
     the least of the completions at hand to 0 and the greatest to 1, and leaves them where all are equal. A part that
     cannot judge a completion fails that completion.
+
+    Range: that of the parts with "sum", 0 to 1 with "minmax", else Σ weight times theirs. Source: Atropos.
     """
 
     def __init__(

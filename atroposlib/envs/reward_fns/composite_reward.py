@@ -15,9 +15,19 @@ class CompositeReward(RewardFunction):
     Its parts are judged wherever each of them belongs: in a worker process, a thread, or on the event loop.
     """
 
-    def __init__(self, parts: Sequence[RewardFunction], weight: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, parts: Sequence[RewardFunction], /, weight: float = 1.0, **kwargs: Any) -> None:
         super().__init__(weight=weight, **kwargs)
         self.reward_functions = list(parts)
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether one of the parts does."""
+        return any(each.needs_answer for each in self.reward_functions)
+
+    @property
+    def needs_box(self) -> bool:
+        """Whether one of the parts does."""
+        return any(each.needs_box for each in self.reward_functions)
 
     def combine(self, verdicts: Sequence[Sequence[Verdict]]) -> list[Verdict]:
         """The rewards of completions from what each part (in their order, not weighted) said of each completion.

@@ -50,6 +50,11 @@ class JsonSchemaReward(RewardFunction):
         if self.schema is not None:
             _check_schema(self.schema, ValueError)
 
+    @property
+    def needs_answer(self) -> bool:
+        """Only to compare with."""
+        return self.compare
+
     def compute(
         self,
         completions: Sequence[Any],

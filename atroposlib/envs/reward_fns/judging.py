@@ -21,7 +21,8 @@ from atroposlib.errors import RewardError
 
 _LARGEST_PORTION: Final = 64
 """Questions sent to a worker together: enough that sending costs little, few enough that all cores have work."""
-_threads: Final = DaemonThreads(8, "reward")
+_threads: Final = DaemonThreads(32, "reward")
+"""More than cores: a reward may wait in its thread, for a box that it uses without ``await``."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ class Judges:
             outcomes = await self.pool.arun(judge, calls, setup=(prepare_all, recipes))
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             outcomes = [Failed(f"its arguments cannot be sent to another process: {error}", error)] * len(calls)
+        except OSError as error:
+            outcomes = [Failed(f"no worker process can be started: {error}", error)] * len(calls)
         return [*refused, *zip(askable, outcomes, strict=True)]
 
     # assembling

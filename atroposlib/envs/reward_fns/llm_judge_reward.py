@@ -76,6 +76,11 @@ class LlmJudgeReward(RewardFunction):
         self._server = None if server is None else _server_config(server)
         self._own_judge: Any = None
 
+    @property
+    def needs_answer(self) -> bool:
+        """The judge is shown one where there is one."""
+        return False
+
     async def acompute(
         self,
         completions: Sequence[Any],

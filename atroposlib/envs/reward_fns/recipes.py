@@ -26,7 +26,7 @@ def recipe_of(reward: RewardFunction) -> bytes:
     module = sys.modules[made.__module__]
     file = None if made.__module__.startswith(f"{__package__}.") else getattr(module, "__file__", None)
     try:
-        return pickle.dumps((made.__module__, file, made.__qualname__, reward.made_with))
+        return pickle.dumps((_importable_name(made.__module__), file, made.__qualname__, reward.made_with))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise RewardError(
             f"{reward.name} is cpu_bound, so its parameters must be plain values that can be pickled: {error}"
@@ -65,6 +65,12 @@ def keywords_for(reward: RewardFunction, keywords: dict[str, Any]) -> dict[str, 
     takes_any = any(each.kind is each.VAR_KEYWORD and each.name != "_" for each in named.values())
     wanted = {*named, *(("solution", "ground_truth", "item") if takes_any else ())}
     return {name: value for name, value in keywords.items() if name in wanted}
+
+
+def _importable_name(module: str) -> str:
+    """The name by which others import a module; that of the program, if it was started by ``python -m``."""
+    spec = getattr(sys.modules[module], "__spec__", None) if module == "__main__" else None
+    return spec.name if spec is not None else module
 
 
 def _module(name: str, file: str | None) -> Any:

@@ -61,6 +61,11 @@ class RegexExtractReward(RewardFunction):
         self.tolerance = float(tolerance)
         self.time_limit_s = time_limit_s
 
+    @property
+    def needs_answer(self) -> bool:
+        """Unless it is enough that something is found."""
+        return self.compare != "found"
+
     def compute(
         self, completions: Sequence[Any], solution: Any = None, ground_truth: Any = None, **_: Any
     ) -> list[Verdict]:

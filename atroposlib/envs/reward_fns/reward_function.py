@@ -9,6 +9,7 @@ Numbers may be ``Verdict``s, which say why.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,19 @@ class RewardFunction:
     def name(self) -> str:
         """What it is called in metrics and errors."""
         return self._name or self.__class__.__dict__.get("registered_name") or snake_case(type(self).__name__)
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether it cannot judge without a right answer: what it asks for by name, unless it says otherwise."""
+        return not {"solution", "ground_truth"}.isdisjoint(self._asks_for())
+
+    @property
+    def needs_box(self) -> bool:
+        """Whether it works in the box of the rollout."""
+        return "ctx" in self._asks_for()
+
+    def _asks_for(self) -> set[str]:
+        return {name for method in (self.compute, self.acompute) for name in inspect.signature(method).parameters}
 
     def prepare(self) -> None:
         """Load what is slow to load (a model, a library), before the first completion and its time limit."""

@@ -28,7 +28,10 @@ class Verdict(float):
 
 def quoted(text: object, most: int = 80) -> str:
     """A text as part of an explanation: on one line, in quotes, cut in its middle where it is long."""
-    line = str(text).replace("\n", "⏎")
+    line = str(text)
     if len(line) > most:
         line = f"{line[: most // 2]}…{line[-most // 2 :]}"
+    line = line.replace("\n", "⏎")
+    if not line.isprintable():  # what would move the cursor or change colours where it is shown
+        line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
     return f"“{line}”"

@@ -108,6 +108,7 @@ def test_a_verdict_is_a_number_that_says_why():
 def test_a_quotation_is_short_and_on_one_line():
     assert quoted("two\nlines") == "“two⏎lines”"
     assert len(quoted("x" * 10_000)) < 100
+    assert quoted("\x1b[31mred\u202e") == "“\\x1b[31mred\\u202e”"
 
 
 @pytest.mark.parametrize(
@@ -153,3 +154,25 @@ def test_right_answers_must_be_given_one_for_each(name):
         reward(["a", "b"], solution=["a", None])
     with pytest.raises(RewardError, match="a mapping of text, unit"):
         reward(["a"], solution={"text": "5", "unit": "m"})
+
+
+@pytest.mark.parametrize(
+    ("config", "answer", "box"),
+    [
+        ("accuracy", True, False),
+        ("format", False, False),
+        ("length", False, False),
+        ("llm_judge", False, False),
+        ("code_exec", True, True),
+        ("json_schema", False, False),
+        ({"type": "json_schema", "compare": True}, True, False),
+        ({"type": "regex_extract", "pattern": "a"}, True, False),
+        ({"type": "regex_extract", "pattern": "a", "compare": "found"}, False, False),
+        (["format", "length"], False, False),
+        (["format", "r1"], True, False),
+        (["format", {"type": "combined", "rewards": ["code_exec"]}], True, True),
+    ],
+)
+def test_a_reward_says_what_it_cannot_do_without(config, answer, box):
+    reward = registry.create(config)
+    assert (reward.needs_answer, reward.needs_box) == (answer, box)

@@ -171,6 +171,11 @@ async def test_minmax_ranges_over_the_completions_that_could_be_judged(pool):
 async def test_lists_hold_one_value_for_each_completion(pool):
     scores = await score("exact_match", ["5", "b"], solution=["5", ["a", "b"]], pool=pool)
     assert scores.rewards == [1.0, 1.0]
+    assert (await score("length", ["5", "b"], token_lengths=(5, 10), config={"max_tokens": 10}, pool=pool)).rewards == [
+        1,
+        0,
+    ]
+    assert (await score("exact_match", ["5"], solution="5", item=("a", "tuple"), pool=pool)).rewards == [1.0]
     boxes = [SimpleNamespace(value=1.0), SimpleNamespace(value=2.0)]
 
     class BoxReward(RewardFunction):
@@ -287,6 +292,38 @@ def test_a_reward_of_the_program_itself_is_found_by_its_workers(tmp_path: Path):
         [sys.executable, str(program)], capture_output=True, text=True, check=False, env=environment, timeout=100
     )
     assert (said.stdout, said.stderr) == ("[2.0]\n", "")
+
+
+def test_a_reward_of_a_program_that_is_run_as_a_module_is_found_by_its_workers(tmp_path: Path):
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "factor.py").write_text("FACTOR = 3.0\n")
+    (package / "program.py").write_text(
+        textwrap.dedent(
+            """
+            import asyncio
+            from atroposlib.envs.reward_fns import RewardFunction
+            from atroposlib.envs.reward_fns.scoring import score
+            from .factor import FACTOR
+
+            class OwnReward(RewardFunction):
+                cpu_bound = True
+
+                def compute(self, completions, **kwargs):
+                    return [FACTOR for _ in completions]
+
+            if __name__ == "__main__":
+                print(asyncio.run(score(OwnReward(), ["a"])).rewards)
+            """
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))}
+    said = subprocess.run(
+        [sys.executable, "-m", "my_package.program"],
+        capture_output=True, text=True, check=False, env=environment, timeout=100,
+    )  # fmt: skip
+    assert (said.stdout, said.stderr) == ("[3.0]\n", "")
 
 
 def test_scores_are_a_sequence():
