@@ -21,6 +21,7 @@ import os
 import uuid
 from typing import ClassVar
 
+from sandboxes.allow_list import open_hosts
 from sandboxes.base import SandboxSpec
 from sandboxes.errors import SandboxStartError, SandboxUnavailable
 from sandboxes.launch import Launched, launch
@@ -64,6 +65,7 @@ async def start(spec: SandboxSpec, *, maker: Maker | None = None) -> BubblewrapS
     box = BubblewrapSandbox(box_id, spec, launched, limits, _default_user(spec, plan, maker))
     try:
         await _make_ready(box, launched, maker)
+        await open_hosts(box)
     except BaseException:
         await box.close()
         raise
@@ -112,8 +114,10 @@ def _refuse_what_it_cannot(spec: SandboxSpec, maker: Maker) -> None:
         raise SandboxUnavailable(f"bubblewrap boxes have no images, but {spec.image} was asked for; use docker")
     if spec.build is not None:
         raise SandboxUnavailable(f"bubblewrap boxes have no images, but {spec.build} was to be built; use docker")
-    if spec.network != "none":
-        raise SandboxUnavailable(f"bubblewrap boxes have no network, but {spec.network!r} was asked for; use docker")
+    if spec.network == "bridge":
+        raise SandboxUnavailable(
+            "bubblewrap boxes have no network of the machine; use docker, or list the hosts that a box may reach"
+        )
     if spec.root is not None and not maker.takes_image:
         raise SandboxUnavailable(f"{maker.name} cannot put a writable layer over spec.root, and no other program works")
     if spec.root is not None and not (spec.root / "bin").exists():

@@ -31,11 +31,12 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from sandboxes import docker_daemon
+from sandboxes.allow_list import open_hosts
 from sandboxes.base import Sandbox, SandboxSpec
 from sandboxes.channel import Channel
 from sandboxes.docker_container import Container
 from sandboxes.docker_stream import attach
-from sandboxes.errors import SandboxError, SandboxStartError, SandboxUnavailable
+from sandboxes.errors import SandboxError, SandboxStartError
 from sandboxes.image_build import built_image
 from sandboxes.image_store import Image, find_image
 from sandboxes.rootfs import AGENT_UID
@@ -51,7 +52,6 @@ AGENT = str(AGENT_UID)
 STARTS_AT_ONCE = 4
 """The daemon starts no more boxes per second when asked for more at once; each only waits longer."""
 
-NETWORKS = ("none", "bridge")
 HOSTS = b"127.0.0.1 localhost sandbox\n::1 localhost\n"
 
 _THREADS = 12
@@ -78,11 +78,6 @@ async def start(spec: SandboxSpec) -> Sandbox:
             "a Docker box is made from an image, not from a root folder: "
             f"`tar -C {spec.root} -c . | docker import - NAME:TAG` makes one"
         )
-    if spec.network not in NETWORKS:
-        raise SandboxUnavailable(
-            f"docker boxes cannot be held to a list of hosts ({spec.network}): a container reaches all or nothing. Use "
-            f"one of {', '.join(NETWORKS)}, and bring files that a box without network needs in by upload or its image"
-        )
     client = await _in_thread(_client)
     image = await _abandonable(_find_image, client, spec)
     async with _start_slots(), AsyncExitStack() as undo:
@@ -107,7 +102,7 @@ class DockerSandbox(RunnerSandbox):
 
     async def _prepare_names(self) -> None:
         """Without a network the daemon writes no names, and ``localhost`` should be one."""
-        if self.spec.network == "none":
+        if self.spec.network != "bridge":
             await self.write("/etc/hosts", HOSTS, user="root")
 
     async def _prepare_workdir(self) -> None:
@@ -142,6 +137,7 @@ async def _start(client: DockerClient, image: Image, spec: SandboxSpec, undo: As
     undo.push_async_callback(channel.close)
     box = DockerSandbox(box_id, spec, channel, container, image)
     await box._prepare()
+    await open_hosts(box)
     return box
 
 

@@ -51,6 +51,7 @@ class Container:
         self._client = client
         self._box_id = box_id
         self._spec = spec
+        self._network = "bridge" if spec.network == "bridge" else "none"  # listed hosts are reached without a network
 
     def create(self, image: Image) -> None:
         """Create it, with the runner inside. Raises: SandboxStartError, SandboxUnavailable."""
@@ -99,7 +100,7 @@ class Container:
                 hostname="sandbox",
                 stdin_open=True,
                 healthcheck={"test": ["NONE"]},  # one that the image brings would run as root beside the commands
-                network_disabled=self._spec.network == "none",
+                network_disabled=self._network == "none",
                 labels=container_labels(self._box_id, self._spec.labels),
                 host_config=self._client.api.create_host_config(**self._limits()),
             )
@@ -111,7 +112,7 @@ class Container:
         file_limit = (spec.disk_mb + 1) * _MIB
         memory = (spec.memory_mb + spec.disk_mb) * _MIB  # files in memory are counted with it
         return {
-            "network_mode": spec.network,
+            "network_mode": self._network,
             "cap_drop": ["ALL"],
             "cap_add": list(CAPABILITIES),
             "security_opt": ["no-new-privileges"],

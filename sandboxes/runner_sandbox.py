@@ -8,7 +8,7 @@ import itertools
 import os
 import posixpath
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,13 @@ class RunnerSandbox(Sandbox):
         self._translate = translate
         self._background: dict[str, _Background] = {}
         self._numbers = itertools.count(1)
+        self._companions: list[Callable[[], Awaitable[None]]] = []
         self._closing: asyncio.Task[None] | None = None
+
+    def accompany(self, end: Callable[[], Awaitable[None]], environment: Mapping[str, str]) -> None:
+        """Let commands know ``environment``, and call ``end`` first when the box is closed."""
+        self._companions.append(end)
+        self._environment = {**environment, **self._environment}
 
     @abstractmethod
     async def _stop(self) -> None:
@@ -83,6 +89,8 @@ class RunnerSandbox(Sandbox):
 
     async def _close(self) -> None:
         try:
+            for end in self._companions:
+                await end()
             await self._channel.close()
         finally:
             await self._stop()

@@ -137,8 +137,7 @@ def test_importing_the_package_loads_no_backend():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("backend", ["docker", "bubblewrap", "local"])
-async def test_a_list_of_hosts_that_a_backend_cannot_enforce_is_refused_by_name(backend: str):
-    require(backend)
+async def test_a_list_of_hosts_that_a_backend_cannot_enforce_is_refused_by_name():
+    require("local")
     with pytest.raises(SandboxUnavailable, match=r"example\.org"):
-        await start_sandbox(backend, SandboxSpec(network=("example.org",)))
+        await start_sandbox("local", SandboxSpec(network=("example.org",)))
