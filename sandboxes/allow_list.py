@@ -1,9 +1,9 @@
 """The only hosts that a box may reach, for a box that has no network.
 
 A port on the box's loopback leads, over the channel of its runner, to a proxy in this process, which opens connections
-to the listed hosts and to nothing else. What can be reached is decided outside of the box, by the name that it asks for;
-the box resolves no names and has no route. Programs find the port by the usual variables (``HTTPS_PROXY``, …). What else
-the server of a listed host serves, under other names, is within reach of a box that asks for it there.
+to the listed hosts and to nothing else. What can be reached is decided outside of the box, by the name that the box
+asks for; it resolves no names and has no route. Programs find the port by the usual variables (``HTTPS_PROXY``, …).
+What else the server of a listed host serves, under other names, is within reach of a box that asks for it there.
 
 Each entry is ``host`` (ports 80 and 443) or ``host:port``; ``*.host`` is every name below it.
 """

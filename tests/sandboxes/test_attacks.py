@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 import uuid
 
@@ -69,3 +70,11 @@ async def test_neighbours_hardly_notice_an_attack_and_the_box_survives_it(backen
             await attacker.kill_all()
         assert min(ratios) < MOST_SLOWER, ratios
         assert (await attacker.exec("rm -rf /workspace/* /tmp/*; echo alive")).stdout == b"alive\n"
+
+
+async def test_a_box_gets_no_more_processor_than_its_spec_says(backend: str):
+    async with open_sandbox(backend, SMALL) as box:
+        spent = await box.exec("timeout 2 sh -c 'while :; do :; done'; times")
+        children = spent.output.splitlines()[-1]
+        seconds = sum(float(minutes) * 60 + float(rest) for minutes, rest in re.findall(r"(\d+)m([\d.]+)s", children))
+        assert 0.1 < seconds < 2 * SMALL.cpus * 1.5

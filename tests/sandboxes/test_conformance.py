@@ -512,3 +512,38 @@ async def test_a_user_that_is_not_there_is_a_result_that_says_so(box: Sandbox):
     result = await box.exec("true", user="nosuchuser")
     assert result.exit_code == 126
     assert b"unable to find user nosuchuser" in result.stderr
+
+
+# ---- the way out, for boxes that are closed
+
+
+async def test_the_setuid_bit_gives_nothing(box: Sandbox, name: str):
+    if box.backend == "local":
+        pytest.skip("local boxes are not closed")
+    for folder in ("/workspace", "/tmp", "/"):
+        program = f"{folder}/{name}/id"
+        made = await box.exec(
+            f"mkdir {folder}/{name} && cp -L $(command -v id) {program} && chmod 4755 {program}", user="root"
+        )
+        if made.exit_code == 0:
+            assert (await box.exec([program, "-u"])).stdout == (await box.exec(["id", "-u"])).stdout
+
+
+async def test_processes_of_another_box_are_not_seen(backend: str, box: Sandbox):
+    if box.backend == "local":
+        pytest.skip("local boxes are not closed")
+    mark = unlikely_seconds()
+    async with open_sandbox(backend, SPEC) as other:
+        await other.start(f"sleep {mark}")
+        while not await is_running(other, mark):
+            continue
+        assert not await is_running(box, mark)
+        seen = await box.exec("ls -d /proc/[0-9]* | wc -l", user="root")
+        assert int(seen.stdout) < 12
+
+
+async def test_no_socket_of_a_daemon_is_inside(box: Sandbox):
+    if box.backend == "local":
+        pytest.skip("local boxes are not closed")
+    found = await box.exec("find / -xdev -type s 2>/dev/null; ls /var/run/docker.sock /run/docker.sock", user="root")
+    assert found.stdout == b""
