@@ -1,5 +1,5 @@
-"""Make the tiny policy that ships in ``trainer/tiny_policy``: a tokenizer of about a thousand words and a Qwen2 model of
-about half a million parameters, from generated traces.
+"""Make the tiny policy that ships in ``trainer/tiny_policy``: a tokenizer of about a thousand words and a Qwen2 model
+of about half a million parameters, from generated traces.
 
 The traces teach the *format* only: how a tool is called, how an answer is written, that some questions need no tool.
 Which command belongs to which request is not in them: commands are drawn at random from the shell's repertoire (mostly
@@ -90,7 +90,7 @@ def novice_command(rng: random.Random, task: Task, habits: Habits) -> str:
     """
     like = commands_like(task["intent"])
     tries = (REPERTOIRE, like, [habits[task["intent"], task["phrasing"]]])
-    templates = rng.choices((*tries, None), weights=(15, 25, 35, 25))[0]
+    templates = rng.choices((*tries, None), weights=(8, 27, 40, 25))[0]
     return random_command(rng, task["prompt"], templates) if templates else task["solution"]
 
 

@@ -16,7 +16,7 @@ SYSTEM_PROMPT = """You work in a folder of small files. Do what is asked with th
 Then write "Answer:" and the result, or "Answer: done"."""
 
 Kind = Literal["question", "edit"]
-Family = Literal["look", "number", "folder", "change"]
+Family = Literal["look", "search", "change"]
 
 
 class Task(TypedDict):
@@ -33,7 +33,7 @@ class Task(TypedDict):
 
 @dataclass(frozen=True)
 class Intent:
-    """What is wanted: a command that does it and phrasings that ask for it. A family is what a novice mixes up."""
+    """What is wanted: a command that does it, phrasings that ask for it; a family holds what a novice mixes up."""
 
     name: str
     family: Family
@@ -47,135 +47,29 @@ class Intent:
         return next(name for name in ("ext", "file", "word") if f"{{{name}}}" in self.command)
 
 
-INTENTS: tuple[Intent, ...] = (
-    Intent(
-        "lines",
-        "look",
-        "wc -l < {file}",
-        ("How many lines does {file} have?", "Count the lines of {file}.", "Give the number of lines in {file}."),
-    ),
-    Intent(
-        "words",
-        "look",
-        "wc -w < {file}",
-        ("How many words does {file} have?", "Count the words of {file}.", "Give the number of words in {file}."),
-    ),
-    Intent(
-        "bytes",
-        "look",
-        "wc -c < {file}",
-        ("How many bytes does {file} have?", "Count the bytes of {file}.", "Give the size of {file} in bytes."),
-    ),
-    Intent(
-        "first",
-        "look",
-        "head -n 1 {file}",
-        ("What is the first line of {file}?", "Show the top line of {file}.", "How does {file} begin?"),
-    ),
-    Intent(
-        "last",
-        "look",
-        "tail -n 1 {file}",
-        ("What is the last line of {file}?", "Show the bottom line of {file}.", "How does {file} end?"),
-    ),
-    Intent(
-        "sum",
-        "number",
-        "awk '{{s+=$1}} END {{print s}}' {file}",
-        ("What is the sum of the numbers in {file}?", "Add up the numbers in {file}.", "Give the total of {file}."),
-    ),
-    Intent(
-        "maximum",
-        "number",
-        "sort -n {file} | tail -n 1",
-        (
-            "What is the largest number in {file}?",
-            "Find the maximum of {file}.",
-            "Which number in {file} is the highest?",
-        ),
-    ),
-    Intent(
-        "minimum",
-        "number",
-        "sort -n {file} | head -n 1",
-        (
-            "What is the smallest number in {file}?",
-            "Find the minimum of {file}.",
-            "Which number in {file} is the lowest?",
-        ),
-    ),
-    Intent(
-        "find",
-        "folder",
-        "grep -l '{word}' *",
-        ("Which file contains '{word}'?", "Find the file that mentions '{word}'.", "Where is '{word}' written?"),
-    ),
-    Intent(
-        "largest",
-        "folder",
-        "ls -S *.{ext} | head -n 1",
-        ("Which .{ext} file is the largest?", "Name the biggest .{ext} file.", "Which .{ext} file has the most bytes?"),
-    ),
-    Intent(
-        "smallest",
-        "folder",
-        "ls -S *.{ext} | tail -n 1",
-        (
-            "Which .{ext} file is the smallest?",
-            "Name the tiniest .{ext} file.",
-            "Which .{ext} file has the fewest bytes?",
-        ),
-    ),
-    Intent(
-        "append",
-        "change",
-        "echo '{word}' >> {file}",
-        (
-            "Append the line '{word}' to {file}.",
-            "Add '{word}' at the end of {file}.",
-            "Put '{word}' below the last line of {file}.",
-        ),
-        "edit",
-    ),
-    Intent(
-        "create",
-        "change",
-        "echo '{word}' > {new_file}",
-        (
-            "Create {new_file} with the line '{word}'.",
-            "Make a new file {new_file} that says '{word}'.",
-            "Write '{word}' to the new file {new_file}.",
-        ),
-        "edit",
-    ),
-    Intent(
-        "replace",
-        "change",
-        "sed -i 's/{word}/{new_word}/g' {file}",
-        (
-            "Replace '{word}' by '{new_word}' in {file}.",
-            "Change every '{word}' to '{new_word}' in {file}.",
-            "Swap '{word}' for '{new_word}' in {file}.",
-        ),
-        "edit",
-    ),
-    Intent(
-        "rename",
-        "change",
-        "mv {file} {new_file}",
-        ("Rename {file} to {new_file}.", "Give {file} the name {new_file}.", "Move {file} to {new_file}."),
-        "edit",
-    ),
-    Intent(
-        "copy",
-        "change",
-        "cp {file} {new_file}",
-        ("Copy {file} to {new_file}.", "Make a copy of {file} called {new_file}.", "Duplicate {file} as {new_file}."),
-        "edit",
-    ),
-)
-
 # fmt: off
+INTENTS: tuple[Intent, ...] = (
+    Intent("lines", "look", "wc -l < {file}", ("How many lines does {file} have?", "Count the lines of {file}.")),
+    Intent("words", "look", "wc -w < {file}", ("How many words does {file} have?", "Count the words of {file}.")),
+    Intent("bytes", "look", "wc -c < {file}", ("How many bytes does {file} have?", "Give the bytes of {file}.")),
+    Intent("first", "look", "head -n 1 {file}", ("What is the first line of {file}?", "Show the top line of {file}.")),
+    Intent("last", "look", "tail -n 1 {file}", ("What is the last line of {file}?", "Show the bottom line of {file}.")),
+    Intent("sum", "search", "awk '{{s+=$1}} END {{print s}}' {file}",
+           ("What is the sum of the numbers in {file}?", "Add up the numbers in {file}.")),
+    Intent("maximum", "search", "sort -n {file} | tail -n 1",
+           ("What is the largest number in {file}?", "Find the maximum of {file}.")),
+    Intent("find", "search", "grep -l '{word}' *", ("Which file contains '{word}'?", "Where is '{word}' written?")),
+    Intent("largest", "search", "ls -S *.{ext} | head -n 1",
+           ("Which .{ext} file is the largest?", "Name the biggest .{ext} file.")),
+    Intent("append", "change", "echo '{word}' >> {file}",
+           ("Append the line '{word}' to {file}.", "Add '{word}' at the end of {file}."), "edit"),
+    Intent("create", "change", "echo '{word}' > {new_file}",
+           ("Create {new_file} with the line '{word}'.", "Make a new file {new_file} that says '{word}'."), "edit"),
+    Intent("replace", "change", "sed -i 's/{word}/{new_word}/g' {file}",
+           ("Replace '{word}' by '{new_word}' in {file}.", "Change every '{word}' to '{new_word}' in {file}."), "edit"),
+    Intent("rename", "change", "mv {file} {new_file}",
+           ("Rename {file} to {new_file}.", "Give {file} the name {new_file}."), "edit"),
+)
 STEMS = (
     "notes", "data", "list", "report", "draft", "plan", "index", "log", "users", "items", "orders", "cities", "colors",
     "recipe", "memo", "diary", "letter", "budget", "scores", "inbox", "garden", "stock", "menu", "songs",
@@ -234,7 +128,7 @@ def _files(rng: random.Random, intent: Intent, parameters: dict[str, str]) -> di
     others = rng.sample([stem for stem in STEMS if f"{stem}.{ext}" not in (file, parameters["new_file"])], 3)
     names = [file, *(f"{stem}.{ext}" for stem in others[: rng.randint(1, 3)])]
     lines = {name: _lines(rng, avoid=parameters) for name in names}
-    if intent.family == "number":
+    if intent.name in ("sum", "maximum"):
         lines[file] = [str(rng.randrange(1, 100)) for _ in range(rng.randint(4, 9))]
     if intent.name == "replace":
         for i in rng.sample(range(len(lines[file])), rng.randint(1, len(lines[file]) - 1)):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig
 from environments.agent_loop import AgentResult
@@ -21,7 +20,6 @@ from environments.hermes_base_env import HermesAgentBaseEnv, HermesAgentEnvConfi
 from environments.terminal_test_env.tasks import SYSTEM_PROMPT, Task, make_tasks
 from environments.tool_context import ToolContext
 
-TINY_POLICY = Path(__file__).parents[2] / "trainer" / "tiny_policy"
 FULL, RIGHT_BUT_UNSAID, WELL_FORMED = 1.0, 0.5, 0.1
 TRAIN_TASKS, HELD_OUT_TASKS = 4000, 200
 HELD_OUT_SEED = 0  # every run is measured on the same tasks
@@ -36,7 +34,6 @@ class TerminalTestEnv(HermesAgentBaseEnv):
     def config_init(cls) -> tuple[HermesAgentEnvConfig, list[APIServerConfig]]:
         """Settings under which the tiny policy learns on two cores in a few minutes."""
         config = HermesAgentEnvConfig(
-            tokenizer_name=str(TINY_POLICY),
             system_prompt=SYSTEM_PROMPT,
             enabled_toolsets=["shell"],
             max_agent_turns=3,
@@ -90,11 +87,14 @@ def final_answer(result: AgentResult) -> str | None:
 
 
 def last_output(messages: Sequence[dict[str, object]]) -> str | None:
-    """What the last command printed; None where no command was run."""
+    """What the last command printed; None where the last tool call was none, or was refused."""
     for message in reversed(messages):
         if message["role"] == "tool":
-            answer = json.loads(str(message["content"]))
-            return str(answer["output"]) if "output" in answer else None
+            try:
+                answer = json.loads(str(message["content"]))
+            except ValueError:  # the result of some other tool
+                return None
+            return answer.get("output") if isinstance(answer, dict) else None
     return None
 
 
