@@ -24,7 +24,7 @@ from atroposlib.envs.settings import settings_from
 from atroposlib.errors import ConfigError
 from environments.dataset_environment.dataset_env import DatasetEnv
 from environments.local_run import programs
-from environments.local_run.curve import Point, draw_png, draw_text
+from environments.local_run.curve import draw_png, draw_text, read_rewards
 from environments.local_run.ports import free_ports
 from environments.local_run.processes import ChildFailed, ProcessGroup
 from environments.local_run.training import Training
@@ -98,7 +98,7 @@ def _config_words(config: str | None, flags: Sequence[Flag]) -> list[str]:
     return ["--config", chosen] if chosen else []
 
 
-async def launch(choice: Launch, console: Console) -> list[Point]:
+async def launch(choice: Launch, console: Console) -> None:
     """Run to the end. Raises: ChildFailed where a program of it failed."""
     engine_port, server_port = free_ports(2)
     trainer_folder = choice.folder / "trainer"
@@ -124,13 +124,14 @@ async def launch(choice: Launch, console: Console) -> list[Point]:
         steps=choice.steps,
     )
     async with ProcessGroup(choice.folder / "logs") as group:
-        return await training.run(group, console)
+        await training.run(group, console)
 
 
-def report(choice: Launch, points: Sequence[Point], console: Console) -> None:
+def report(choice: Launch, console: Console) -> None:
     """Show the curve, and where things are."""
-    draw_png(points, {}, choice.folder / "curve.png")
-    console.print(draw_text(points), highlight=False, markup=False)
+    rewards = read_rewards(choice.folder / "environment" / "metrics.jsonl")
+    draw_png(rewards, {}, choice.folder / "curve.png")
+    console.print(draw_text(rewards), highlight=False, markup=False)
     checkpoint = programs.newest_checkpoint(choice.folder / "trainer")
     console.print(f"The trained policy: {checkpoint}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"Everything this run wrote: {choice.folder}", highlight=False, markup=False, soft_wrap=True)
@@ -145,17 +146,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         choice.folder.mkdir(parents=True, exist_ok=True)
         console.print(f"Logs: {choice.folder / 'logs'}", highlight=False, markup=False, soft_wrap=True)
         with programs.sigterm_as_interrupt():
-            points = asyncio.run(launch(choice, console))
+            asyncio.run(launch(choice, console))
     except (ConfigError, OSError) as error:
-        errors.print(Text(str(error)))
+        errors.print(Text(str(error)), soft_wrap=True)
         return 2
     except ChildFailed as error:
-        errors.print(Text(str(error)))
+        errors.print(Text(str(error)), soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         errors.print("Stopped; every process of this run has ended.")
         return 130
-    report(choice, points, console)
+    report(choice, console)
     return 0
 
 

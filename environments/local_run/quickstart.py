@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from environments.local_run import programs
-from environments.local_run.curve import Point, draw_png, draw_text
+from environments.local_run.curve import draw_png, draw_text, read_rewards
 from environments.local_run.evaluation import SuccessRate, read_success_rate
 from environments.local_run.ports import free_ports
 from environments.local_run.processes import ChildFailed, ChildSpec, ProcessGroup, answers
@@ -116,7 +116,7 @@ class Run:
         self.console.print(f"  success {self.rates[name]}")
         return self.rates[name]
 
-    async def train(self) -> list[Point]:
+    async def train(self) -> None:
         """Train until the trainer has done its steps; show each step as it comes."""
         training = Training(
             server=programs.trajectory_server(self.server_port, self.settings.folder / "queue.sqlite"),
@@ -126,7 +126,7 @@ class Run:
             steps=self.settings.steps,
             more=lambda: {"boxes": str(self._boxes())},
         )
-        return await training.run(self.group, self.console)
+        await training.run(self.group, self.console)
 
     def _boxes(self) -> int:
         """How many boxes the environment holds open now, as its tracker last wrote it."""
@@ -137,10 +137,11 @@ class Run:
         return int(json.loads(lines[-1]).get("sandbox/open", 0)) if lines else 0
 
 
-def report(run: Run, points: Sequence[Point], seconds: float) -> None:
+def report(run: Run, seconds: float) -> None:
     """Write ``summary.json`` and ``curve.png``, and show both."""
     folder = run.settings.folder
-    draw_png(points, {name: rate.rate for name, rate in run.rates.items()}, folder / "curve.png")
+    rewards = read_rewards(run.metrics_folder / "metrics.jsonl")
+    draw_png(rewards, {name: rate.rate for name, rate in run.rates.items()}, folder / "curve.png")
     summary = {
         "seed": run.settings.seed,
         "steps": run.settings.steps,
@@ -149,10 +150,10 @@ def report(run: Run, points: Sequence[Point], seconds: float) -> None:
             name: {"rate": rate.rate, "low_95": rate.low, "high_95": rate.high, "items": rate.items}
             for name, rate in run.rates.items()
         },
-        "reward_by_step": [round(point.reward, 4) for point in points],
+        "reward_by_step": {step: round(reward, 4) for step, reward in rewards},
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    run.console.print(draw_text(points), highlight=False, markup=False)
+    run.console.print(draw_text(rewards), highlight=False, markup=False)
     table = Table(title=f"held-out tasks, full success, greedy, seed {run.settings.seed}")
     for column in ("policy", "success", "95 % interval", "tasks"):
         table.add_column(column, justify="left" if column == "policy" else "right")
@@ -173,9 +174,9 @@ async def quickstart(settings: Settings, console: Console) -> None:
         run = Run(settings, group, console, engine_port, server_port)
         await run.evaluate("random commands", run.random_policy())
         await run.evaluate("untrained policy", run.engine(settings.model))
-        points = await run.train()
+        await run.train()
         await run.evaluate("trained policy", run.engine(str(programs.newest_checkpoint(run.trainer_folder))))
-    report(run, points, time.monotonic() - started)
+    report(run, time.monotonic() - started)
 
 
 def parse(argv: Sequence[str] | None) -> Settings:

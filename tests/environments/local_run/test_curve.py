@@ -1,6 +1,6 @@
 import json
 
-from environments.local_run.curve import Point, draw_png, draw_text, read_curve
+from environments.local_run.curve import draw_png, draw_text, read_curve, read_rewards
 
 
 def record(step, **more):
@@ -20,7 +20,13 @@ def test_a_run_that_has_written_nothing_has_an_empty_curve(tmp_path):
 
 
 def test_the_curve_is_drawn_as_a_picture_and_as_text(tmp_path):
-    points = [Point(step, step / 10, 100.0, 1e-6) for step in range(10)]
-    draw_png(points, {"before": 0.2, "after": 0.9}, tmp_path / "curve.png")
+    rewards = [(step, step / 10) for step in range(10)]
+    draw_png(rewards, {"before": 0.2, "after": 0.9}, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert "(training step)" in draw_text(points)
+    assert "(training step)" in draw_text(rewards)
+
+
+def test_the_rewards_of_all_rollouts_are_read_from_the_environment(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "train/mean_reward": 0.25}\n{"step": 2}\n{"step": 3, "train/mean_reward": 0.5}\n')
+    assert read_rewards(path) == [(1, 0.25), (3, 0.5)]
