@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from environments.tools.todo import TodoList
+from sandboxes.errors import SandboxError, SandboxStartError
 
 if TYPE_CHECKING:
     from sandboxes.base import Sandbox, SandboxSpec, Shell
@@ -152,9 +153,7 @@ class Workspace:
         await finish(self._close_box())
 
     async def _open(self) -> None:
-        from sandboxes import start_sandbox
-
-        self._box = await start_sandbox(self.plan.backend, self.plan.spec)
+        self._box = await self._started()
         self.loop = asyncio.get_running_loop()
         token = _preparing.set(self)
         try:
@@ -166,6 +165,16 @@ class Workspace:
             raise
         finally:
             _preparing.reset(token)
+
+    async def _started(self) -> Sandbox:
+        from sandboxes import start_sandbox
+
+        try:
+            return await start_sandbox(self.plan.backend, self.plan.spec)
+        except SandboxError:
+            raise
+        except Exception as error:  # no model is to blame for a fault of a backend, whatever it raises
+            raise SandboxStartError(f"{self.plan.backend} started no box: {type(error).__name__}: {error}") from error
 
     async def _prepare(self) -> None:
         if self.plan.prepare is None:

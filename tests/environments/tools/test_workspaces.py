@@ -16,8 +16,9 @@ from environments.tools.workspaces import (
     workspace_of,
     workspace_scope,
 )
+from sandboxes import register_backend, registry
 from sandboxes.base import SandboxSpec
-from sandboxes.errors import SandboxClosed
+from sandboxes.errors import SandboxClosed, SandboxStartError
 
 LOCAL = BoxPlan("local", SandboxSpec())
 
@@ -38,6 +39,17 @@ async def test_a_box_opens_at_its_first_use_and_once_for_many_callers():
         boxes = await asyncio.gather(*(workspace.box() for _ in range(5)))
         assert len({id(box) for box in boxes}) == 1
     assert boxes[0].closed
+
+
+async def test_whatever_a_backend_raises_is_a_fault_of_the_box(monkeypatch):
+    async def broken(spec):
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(registry, "_registered", {})
+    register_backend("broken", broken)
+    async with workspace_scope(BoxPlan("broken", SandboxSpec())):
+        with pytest.raises(SandboxStartError, match="broken started no box: RuntimeError: not today"):
+            await workspace_of(new_id()).box()
 
 
 async def test_open_boxes_are_counted_until_they_are_closed():
