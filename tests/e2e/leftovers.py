@@ -1,0 +1,106 @@
+"""What a program that has ended left on the machine, found without asking those who should have removed it.
+
+Other people use the machine: everything is looked for by the program's own identity, and by a temporary folder and a
+variable of its environment that are its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from sandboxes import docker_daemon
+from sandboxes.errors import SandboxUnavailable
+from sandboxes.ownership import OWNER_LABEL, process_start_ticks
+
+MARK = "DRILL_OF_A_TEST"
+"""Variable that a program and its children inherit; boxes do not."""
+
+
+class Owner:
+    """A running program that may open boxes. ``temporary``: the folder that is its ``TMPDIR``."""
+
+    def __init__(self, pid: int, temporary: Path, mark: str) -> None:
+        ticks = process_start_ticks(pid)
+        assert ticks is not None, "the program has ended already"
+        self._name = f"hermes-{pid}-{ticks}-"
+        self._label = f"{pid}:{ticks}:"
+        self._temporary = temporary
+        self._mark = f"{MARK}={mark}"
+
+    def left(self) -> list[str]:
+        """Everything that is still there."""
+        return [
+            *(f"file {path}" for path in self._temporary.iterdir()),
+            *(f"mount {line}" for line in Path("/proc/self/mountinfo").read_text().splitlines() if self._owns(line)),
+            *(f"cgroup {path}" for path in self._cgroups()),
+            *(f"process {words}" for words in self._processes()),
+            *(f"container {name}" for name in self._containers()),
+        ]
+
+    def boxes(self) -> int:
+        """Boxes that are open now: control groups, folders or containers."""
+        groups = {path.name for path in self._cgroups()}
+        folders = {path.name for path in self._temporary.glob("hermes-*")}
+        return len(groups | folders) + len(list(self._containers()))
+
+    def _owns(self, text: str) -> bool:
+        return self._name in text or str(self._temporary) in text
+
+    def _cgroups(self) -> Iterator[Path]:
+        for folder, children, _ in os.walk("/sys/fs/cgroup"):  # passes over what vanishes meanwhile
+            yield from (Path(folder, child) for child in children if self._owns(child))
+
+    def _processes(self) -> Iterator[str]:
+        for process in psutil.process_iter():
+            try:
+                variables = process.environ()
+                group = Path(f"/proc/{process.pid}/cgroup").read_text()
+                words = " ".join(process.cmdline())
+            except (psutil.Error, OSError):
+                continue
+            marked = self._mark in [f"{name}={value}" for name, value in variables.items()]
+            if marked or self._owns(group) or any(self._name in value for value in variables.values()):
+                yield f"{process.pid} {words}"
+
+    def _containers(self) -> Iterator[str]:
+        try:
+            client = docker_daemon.connect(timeout_s=10)
+        except SandboxUnavailable:
+            return
+        try:
+            for container in client.api.containers(all=True, filters={"label": OWNER_LABEL}):
+                if container["Labels"][OWNER_LABEL].startswith(self._label):
+                    yield container["Names"][0]
+        finally:
+            client.close()
+
+
+def commands_like(text: str) -> list[str]:
+    """The command lines of this machine that hold ``text``, save that of this process."""
+    own = os.getpid()
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if text in words and process.pid != own:
+            found.append(words)
+    return found
+
+
+def wait_until(
+    condition: Callable[[], object], seconds: float = 60.0, program: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Poll until ``condition()`` is true; a ``program`` that ends meanwhile ends the wait too."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert program is None or program.poll() is None, "the program ended too early"
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        time.sleep(0.02)
