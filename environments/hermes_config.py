@@ -38,6 +38,12 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     tool_call_parser: str = Field("hermes", description="Format of tool calls that the engine leaves in the text.")
     extra_body: dict[str, Any] | None = Field(None, description="More keys for every request to the engine.")
 
+    agent_command: str | None = Field(
+        None,
+        description="Shell command that is the agent, in place of the loop; it finds its model by OPENAI_BASE_URL.",
+    )
+    agent_timeout: int = Field(1800, ge=1, description="Seconds that agent_command may run.")
+
     terminal_backend: str = Field("docker", description="Where tools run: docker, bubblewrap, local or auto.")
     docker_image: str | None = Field(None, description="Image of the boxes; an item's docker_image goes before it.")
     terminal_timeout: int = Field(120, ge=1, description="Seconds a command may run where the model names no time.")

@@ -9,12 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from atroposlib.envs.server_handling.capture_session import CaptureSession
 from atroposlib.envs.server_handling.server_manager import EngineFacts, ServerManager
-from atroposlib.errors import RolloutInvalid
+from atroposlib.errors import ConfigError, RolloutInvalid
 from environments.agent_loop import AgentResult, HermesAgentLoop
 from environments.agent_loop.result import Message
 from environments.hermes_config import HermesAgentEnvConfig
+from environments.rollouts.endpoint import open_endpoint
 from environments.rollouts.grading import fresh_context
+from environments.rollouts.program import run_program
 from environments.rollouts.samples import certify
 from environments.tool_context import ToolContext
 from environments.tools.workspaces import Workspace, WorkspaceScope
@@ -63,7 +66,10 @@ class RolloutPlayer:
         """
         workspace = scope.bind(str(uuid.uuid4()), scope.plan)
         try:
-            result = await self._converse(messages, tools, workspace.task_id, split, trainer_limit)
+            if self.config.agent_command is None:
+                result = await self._converse(messages, tools, workspace.task_id, split, trainer_limit)
+            else:
+                result = await self._run_program(self.config.agent_command, messages, workspace, split, trainer_limit)
             _check(result)
             ctx = await self._context(scope, workspace)
         except BaseException:
@@ -96,6 +102,42 @@ class RolloutPlayer:
                 certify(server, result)
             return result
 
+    async def _run_program(
+        self, command: str, messages: Messages, workspace: Workspace, split: Split, trainer_limit: int
+    ) -> AgentResult:
+        config, facts = self.config, await self._facts()
+        if not facts.token_exact:
+            raise ConfigError(f"--env.agent_command needs an engine that tells its tokens: {facts.reason}")
+        tokenizer = await self._tokenizer()
+        managed = await self.server.open_rollout(
+            tokenizer,
+            preserve_think_blocks=config.thinking_mode,
+            tool_call_parser=config.tool_call_parser,
+            max_rollout_tokens=self._limit(trainer_limit, facts.max_model_len),
+        )
+        temperature = config.eval_temperature if split == "eval" else config.agent_temperature
+        session = CaptureSession(
+            managed,
+            config.tool_call_parser,
+            base_url=None,
+            expires_after_s=2.0 * config.agent_timeout,
+            defaults={
+                "temperature": temperature,
+                "max_tokens": config.max_token_length,
+                "extra_body": config.extra_body,
+                "split": split,
+            },
+            most_requests=config.max_agent_turns,
+        )
+        async with open_endpoint(self.server, tokenizer, facts.model_name, session) as endpoint:
+            result = await run_program(command, messages, workspace, endpoint, config.agent_timeout)
+            certify(managed, result)
+        return result
+
+    async def _tokenizer(self) -> Any:
+        async with self._loading:
+            return await asyncio.to_thread(self._load_tokenizer)
+
     @asynccontextmanager
     async def _engine(self, trainer_limit: int) -> AsyncIterator[tuple[Any, int | None]]:
         """The engine of one rollout, and the token limit that the loop has to keep.
@@ -107,10 +149,8 @@ class RolloutPlayer:
         if not facts.token_exact:
             yield self.server, limit
             return
-        async with self._loading:
-            tokenizer = await asyncio.to_thread(self._load_tokenizer)
         async with self.server.managed_server(
-            tokenizer=tokenizer,
+            tokenizer=await self._tokenizer(),
             preserve_think_blocks=self.config.thinking_mode,
             tool_call_parser=self.config.tool_call_parser,
         ) as managed:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from atroposlib.envs.server_handling.capture_session import TooManySessions, UnknownSession
+from atroposlib.envs.server_handling.capture_session import NoTurnsLeft, TooManySessions, UnknownSession
 from atroposlib.envs.server_handling.http_client import EngineBusy, encode_json
 from atroposlib.errors import (
     ConfigError,
@@ -75,6 +75,7 @@ _UNEXPECTED: list[Any] = [500, "server_error", "internal_error"]
 _FAILURES: tuple[tuple[Any, ...], ...] = (
     (UnknownSession, 404, "not_found_error", "session_not_found"),
     (TooManySessions, 429, "rate_limit_error", "too_many_sessions"),
+    (NoTurnsLeft, 400, "invalid_request_error", "no_turns_left"),
     (ContextFull, 400, "invalid_request_error", "context_length_exceeded"),
     (EngineRefused, 400, "invalid_request_error", "engine_refused"),
     (EngineUnavailable, 503, "server_error", "engine_unavailable"),

@@ -170,13 +170,13 @@ class CaptureProxy:
     async def chat(self, request: Request) -> Any:
         session, body = await self._session(request), await _body(request)
         asked = _parse(ChatBody, body)
-        answer = session.ask("chat", body, _first_try(request), lambda: session.managed.chat_completion(**_chat(body)))
+        answer = session.ask("chat", body, _first_try(request), partial(_converse, session, body))
         return await _reply(answer, asked, body, events_of)
 
     async def complete(self, request: Request) -> Any:
         session, body = await self._session(request), await _body(request)
         asked = _parse(TextBody, body)
-        answer = session.ask("text", body, _first_try(request), lambda: session.managed.completion(**_passed(body)))
+        answer = session.ask("text", body, _first_try(request), partial(_continue_text, session, body))
         return await _reply(answer, asked, body, text_events_of)
 
     async def render(self, request: Request) -> Any:
@@ -193,7 +193,7 @@ class CaptureProxy:
             "uuid": session.uuid,
             "rollout_id": managed.rollout_id,
             "forks": dict(managed.forks),
-            "failures": list(session.failures.values()),
+            "failures": [f"{type(error).__name__}: {error}" for error in session.failures.values()],
             "in_flight": session.in_flight,
         }
         nodes = managed.current_nodes
@@ -239,6 +239,18 @@ async def _answered(endpoint: Any, request: Request) -> Response:
         logger.exception("%s %s failed", request.method, request.url.path)
         return failure_response(error)
     return told if isinstance(told, Response) else JsonResponse(told)
+
+
+async def _converse(session: CaptureSession, body: bytes) -> Any:
+    arguments = {**session.defaults, **_chat(body)}
+    messages = arguments["messages"]
+    answer = await session.managed.chat_completion(**arguments)
+    session.conversation = [*messages, plain(answer.choices[0].message)]
+    return answer
+
+
+async def _continue_text(session: CaptureSession, body: bytes) -> Any:
+    return await session.managed.completion(**{**session.defaults, **_passed(body)})
 
 
 async def _reply(answer: Answer, asked: ChatBody | TextBody, body: bytes, events: Any) -> Response:

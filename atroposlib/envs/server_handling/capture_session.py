@@ -13,12 +13,12 @@ import secrets
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from atroposlib.envs.server_handling.managed_server import ManagedServer
-from atroposlib.errors import AtroposError, InferenceError
+from atroposlib.errors import AtroposError, EngineRefused, InferenceError
 
 KEPT_ANSWERS = 512
 """Answers of one session that are kept for a repetition."""
@@ -26,6 +26,10 @@ KEPT_ANSWERS = 512
 
 class UnknownSession(InferenceError):
     """There is no session of this id (any more)."""
+
+
+class NoTurnsLeft(EngineRefused):
+    """The program asked as often as it may."""
 
 
 class TooManySessions(InferenceError):
@@ -52,9 +56,14 @@ class CaptureSession:
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     created_at: float = field(default_factory=time.time)
     expires_at: float = 0.0
-    failures: dict[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of requests that do not set them."""
+    most_requests: int | None = None
+    failures: dict[str, AtroposError] = field(default_factory=dict)
     """What went wrong and was not made good by a repetition, by the digest of the request."""
     requests: int = 0
+    conversation: list[dict[str, Any]] = field(default_factory=list)
+    """The messages of the last chat request, and its answer."""
     _answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
@@ -82,12 +91,17 @@ class CaptureSession:
         """The answer to a request: that of the same request before, or a new one by ``work``.
 
         Its task belongs to the session and goes on when the client hangs up, so that a repetition finds it.
+
+        Raises: NoTurnsLeft.
         """
         self.touch()
         key = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
         known = self._answers.get(key)
         if known is not None and not self._is_another_sample(known, first_try):
             return known
+        if self.most_requests is not None and self.requests >= self.most_requests:
+            error = self.failures[key] = NoTurnsLeft(f"all {self.most_requests} turns are used", status=400)
+            raise error
         self.requests += 1
         answer = Answer(asyncio.ensure_future(self._work(key, work)))
         self._answers[key] = answer
@@ -115,7 +129,7 @@ class CaptureSession:
         try:
             answer = await work()
         except AtroposError as error:
-            self.failures[key] = f"{type(error).__name__}: {error}"
+            self.failures[key] = error
             raise
         finally:
             self.touch()

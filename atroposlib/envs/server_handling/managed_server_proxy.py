@@ -55,17 +55,20 @@ def create_app(
     ``token``: asked for by the proxy's own routes (making and listing sessions, ``/setup``, ``/servers``).
     Sessions expire ``expires_after_s`` seconds after their last use. The engines stay the caller's to close.
     """
-    from fastapi import FastAPI
-
     sessions = CaptureSessions(expires_after_s, max_sessions)
-    proxy = CaptureProxy(server_manager, tokenizer, model_name, token, sessions)
+    return app_of(CaptureProxy(server_manager, tokenizer, model_name, token, sessions))
+
+
+def app_of(proxy: CaptureProxy) -> FastAPI:
+    """The proxy as an application; its sessions end with it."""
+    from fastapi import FastAPI
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            await sessions.close()
+            await proxy.sessions.close()
 
     return FastAPI(routes=proxy.routes(), lifespan=lifespan, openapi_url=None)
 

@@ -1,0 +1,113 @@
+"""An agent that is a program of its own: it runs in the rollout's box and reaches nothing but its model.
+
+The program finds its model as OpenAI's clients do, by ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``; its name is
+``AGENT_MODEL``. What it has to do stands on its standard input and, where it is not too long, in ``AGENT_PROMPT``;
+``AGENT_SYSTEM_PROMPT`` is the environment's system prompt. Its calls are recorded token by token. What it prints is
+its own matter; its exit status decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from atroposlib.envs.server_handling.capture_session import CaptureSession, NoTurnsLeft
+from atroposlib.errors import ContextFull
+from environments.agent_loop import AgentResult
+from environments.agent_loop.result import Message, StopReason, Timings, Usage
+from environments.rollouts.endpoint import Endpoint
+from environments.tools.workspaces import Workspace, WorkspaceError
+from sandboxes.errors import ImageNotFound, SandboxError
+from sandboxes.relay import open_relay
+
+if TYPE_CHECKING:
+    from sandboxes.base import ExecResult
+
+Ending = tuple[StopReason, str | None]
+"""Why a program ended, and what is to be said about it."""
+
+LONGEST_VARIABLE = 100_000
+"""Bytes that a variable may hold; the kernel takes none much longer."""
+KEPT_OUTPUT = 20_000
+SHOWN_OUTPUT = 500
+
+
+async def run_program(
+    command: str, messages: Sequence[Message], workspace: Workspace, endpoint: Endpoint, timeout_s: float
+) -> AgentResult:
+    """Run the agent to its end or for ``timeout_s`` seconds. An engine or a box that fails ends it: ``stop_reason``.
+
+    Raises: ImageNotFound, which no other rollout can do better about.
+    """
+    started = time.monotonic()
+    prompt = str(messages[-1].get("content") or "")
+    try:
+        box = await workspace.box()
+        workspace.agent_acts()
+        async with open_relay(box, endpoint.connect) as port:
+            variables = {**endpoint.environment(port), **_told(messages)}
+            ended = await box.exec(
+                command,
+                env=variables,
+                stdin=prompt.encode(),
+                timeout_s=timeout_s,
+                output_limit=KEPT_OUTPUT,
+                merge_stderr=True,
+            )
+    except ImageNotFound:
+        raise
+    except (SandboxError, WorkspaceError) as error:
+        ending: Ending = (StopReason.SANDBOX_ERROR, f"{type(error).__name__}: {error}")
+    else:
+        ending = _ending(endpoint.session, ended, timeout_s)
+    return _result(endpoint.session, messages, ending, time.monotonic() - started)
+
+
+def _told(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    system = "\n\n".join(str(message["content"]) for message in messages if message.get("role") == "system")
+    told = {"AGENT_PROMPT": str(messages[-1].get("content") or ""), "AGENT_SYSTEM_PROMPT": system}
+    return {name: text for name, text in told.items() if "\0" not in text and len(text.encode()) <= LONGEST_VARIABLE}
+
+
+def _ending(session: CaptureSession, ended: ExecResult, timeout_s: float) -> Ending:
+    """Why it ended: what failed at the engine goes before what the program made of it."""
+    failures = list(session.failures.values())
+    own_ends = (ContextFull, NoTurnsLeft)
+    broken = next((error for error in failures if not isinstance(error, own_ends)), None)
+    if broken is not None:
+        return StopReason.ENGINE_ERROR, f"{type(broken).__name__}: {broken}"
+    if not session.managed.current_nodes and not failures:
+        said = ended.output[-SHOWN_OUTPUT:].strip()
+        return (
+            StopReason.ENGINE_ERROR,
+            f"agent_command asked its model nothing; it ended with {ended.exit_code}: {said}",
+        )
+    if any(isinstance(error, ContextFull) for error in failures):
+        return StopReason.CONTEXT_FULL, None
+    if failures:
+        return StopReason.MAX_TURNS, None
+    if ended.timed_out:
+        return StopReason.MAX_TURNS, f"agent_command did not end within {timeout_s:g} s"
+    if ended.exit_code:
+        return (
+            StopReason.FINISHED,
+            f"agent_command ended with {ended.exit_code}: {ended.output[-SHOWN_OUTPUT:].strip()}",
+        )
+    return StopReason.FINISHED, None
+
+
+def _result(session: CaptureSession, messages: Sequence[Message], ending: Ending, seconds: float) -> AgentResult:
+    reason, error = ending
+    state = session.managed.get_state()
+    sampled = sum((node.metadata or {}).get("sampled_tokens", 0) for node in state["nodes"])
+    return AgentResult(
+        messages=session.conversation or list(messages),
+        managed_state=state,
+        turns_used=session.requests,
+        finished_naturally=reason is StopReason.FINISHED,
+        stop_reason=reason,
+        error=error,
+        usage=Usage(requests=session.requests, completion_tokens=sampled),
+        timings=Timings(total_s=seconds),
+    )
