@@ -319,12 +319,13 @@ class Channel:
             if not self.closed:
                 call.kill()
 
-    async def _ask(self, kind: Kind, payload: bytes = b"", *, timeout_s: float = ANSWER_GRACE_S) -> Finished:
+    async def _ask(self, kind: Kind, payload: bytes = b"", *, timeout_s: float | None = None) -> Finished:
         call = self._new_call()
         await self.send(Frame(kind, call.id, payload))
         return await self._soon(call, timeout_s)
 
-    async def _soon(self, call: Call, timeout_s: float = ANSWER_GRACE_S) -> Finished:
+    async def _soon(self, call: Call, timeout_s: float | None = None) -> Finished:
+        timeout_s = ANSWER_GRACE_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 return await call.wait()
