@@ -103,22 +103,20 @@ def test_idle_workers_serve_again(pool):
     assert {*pool.pids()} == pids
 
 
-async def test_all_workers_compute_at_once():
+async def test_all_workers_compute_at_once(tmp_path: Path):
     pool = WorkerPool(workers=2)
     try:
-        batches = [pool.arun(_meet, [Call((str(i),), 20)]) for i in range(2)]
+        batches = [pool.arun(_meet, [Call((tmp_path / str(i),), 20)]) for i in range(2)]
         outcomes = await asyncio.gather(*batches)
     finally:
         pool.close()
     assert len({outcome.value for [outcome] in outcomes}) == 2
 
 
-def _meet(name: str) -> int:
+def _meet(place: Path) -> int:
     """Return once both workers are here: alone, a worker would wait until it is killed."""
-    folder = Path(f"/tmp/meeting-{os.getppid()}")
-    folder.mkdir(exist_ok=True)
-    (folder / name).touch()
-    while len([*folder.iterdir()]) < 2:
+    place.touch()
+    while len([*place.parent.iterdir()]) < 2:
         time.sleep(0.01)
     return os.getpid()
 
