@@ -62,6 +62,10 @@ class AgentEngine(StubEngine):
         """What the agent does first."""
         return {"name": "terminal", "arguments": {"command": self.command}}
 
+    def answer(self, conversation: str) -> str:
+        """What the agent says last."""
+        return ANSWER
+
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": name, "max_model_len": 65536} for name in self.models]})
 
@@ -72,7 +76,7 @@ class AgentEngine(StubEngine):
             message["content"] = VERDICTS[self.verdicts % 2]
             self.verdicts += 1
         elif body["messages"][-1]["role"] == "tool":
-            message["content"] = ANSWER
+            message["content"] = self.answer(str(body["messages"]))
         else:
             function = {"name": "terminal", "arguments": json.dumps(self.call["arguments"])}
             message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
@@ -82,8 +86,9 @@ class AgentEngine(StubEngine):
     async def _completions(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
         prompt = body["prompt"] if isinstance(body["prompt"], list) else self.tokenizer.encode(body["prompt"])
-        first = "<|im_start|>tool" not in self.tokenizer.decode(prompt)
-        text = f"<tool_call>\n{json.dumps(self.call)}\n</tool_call>" if first else ANSWER
+        conversation = self.tokenizer.decode(prompt)
+        first = "<|im_start|>tool" not in conversation
+        text = f"<tool_call>\n{json.dumps(self.call)}\n</tool_call>" if first else self.answer(conversation)
         ids = [*self.tokenizer.encode(text), self.tokenizer.eos_token_id][: body.get("max_tokens") or 16]
         choice = self._choice(0, prompt, ids)
         choice["text"] = text
