@@ -37,7 +37,7 @@ from atroposlib.wire import ScoredDataGroup, ScoredDataItem
 from environments.agent_loop import AgentResult
 from environments.agent_loop.display import format_conversation
 from environments.hermes_config import HermesAgentEnvConfig
-from environments.rollouts.boxes import check_backend_name, plan_of, prepare_backend, refuse_unbound, rollout_scope
+from environments.rollouts.boxes import RunBoxes, check_backend_name, plan_of, refuse_unbound, rollout_scope
 from environments.rollouts.evaluation import (
     Progress,
     Sample,
@@ -105,6 +105,7 @@ class HermesAgentBaseEnv(BaseEnv):
         self._player = RolloutPlayer(config, self.server, self._engine_facts, lambda: self.tokenizer)
         self._judge: ServerManager | None = None
         self._self_judged = False
+        self._boxes = RunBoxes(config)
         self._begun = False
         self._only_evaluates = False
         self._tools_need_boxes = any(tool.needs_box for tool in resolve_tools(*self._toolsets()))
@@ -272,10 +273,11 @@ class HermesAgentBaseEnv(BaseEnv):
 
     def _plan(self, item: Any) -> BoxPlan:
         prepare = functools.partial(self._prepare, item) if self._prepares_boxes else None
-        return plan_of(self.config, self.sandbox_spec(item), prepare)
+        return plan_of(self.config, self.sandbox_spec(item), prepare, self._boxes)
 
     def _unbound_plan(self) -> BoxPlan:
-        return plan_of(self.config, self.sandbox_spec(None), refuse_unbound if self._prepares_boxes else None)
+        prepare = refuse_unbound if self._prepares_boxes else None
+        return plan_of(self.config, self.sandbox_spec(None), prepare, self._boxes)
 
     @property
     def _prepares_boxes(self) -> bool:
@@ -363,6 +365,7 @@ class HermesAgentBaseEnv(BaseEnv):
         values: dict[str, Any] = {} if wandb_metrics is None else wandb_metrics
         values.update(self._statistics.describe())
         values["sandbox/open"] = open_boxes()
+        values |= self._boxes.describe()
         self._statistics = RolloutStatistics()
         if self._reward_buffer:
             values.setdefault("train/mean_reward", sum(self._reward_buffer) / len(self._reward_buffer))
@@ -391,10 +394,21 @@ class HermesAgentBaseEnv(BaseEnv):
         """Rollouts are recorded token by token; an ``evaluate`` of the environment's own may do without."""
         return mode != "evaluate" or type(self).evaluate is HermesAgentBaseEnv.evaluate
 
+    async def env_manager(self) -> None:
+        """The mode ``serve``; its boxes come from one pool."""
+        async with self._boxes.running():
+            await super().env_manager()
+
+    async def process_manager(self) -> None:
+        """The mode ``process``; its boxes come from one pool."""
+        async with self._boxes.running():
+            await super().process_manager()
+
     async def evaluate_manager(self) -> None:
-        """The mode ``evaluate``."""
+        """The mode ``evaluate``; its boxes come from one pool."""
         self._only_evaluates = True
-        await super().evaluate_manager()
+        async with self._boxes.running():
+            await super().evaluate_manager()
 
     async def aclose(self) -> None:
         """Close the judge's connections and all of the base's."""
@@ -405,7 +419,7 @@ class HermesAgentBaseEnv(BaseEnv):
     async def _begin(self) -> None:
         """Before ``setup``: boxes can be had, and a setup that shuffles does so alike in every run."""
         if self._tools_need_boxes:
-            await prepare_backend(self.config.terminal_backend, self.config.docker_image)
+            await self._boxes.prepare()
         random.seed(self.config.seed)
 
 

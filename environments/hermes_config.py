@@ -48,6 +48,13 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     docker_image: str | None = Field(None, description="Image of the boxes; an item's docker_image goes before it.")
     terminal_timeout: int = Field(120, ge=1, description="Seconds a command may run where the model names no time.")
     terminal_lifetime: int = Field(3600, ge=1, description="Seconds a rollout may keep its box.")
+    warm_boxes: int = Field(
+        0,
+        ge=0,
+        description="Boxes that stand ready, for each of the last 8 kinds in use. A container holds about 5 MB of "
+        "memory, a bubblewrap box 1 MB. 0: a box starts when it is needed.",
+    )
+    max_boxes_starting: int = Field(4, ge=1, description="Boxes that start at once; others wait.")
     sandbox_cpus: float = Field(1.0, gt=0, description="Cores of a box.")
     sandbox_memory_mb: int = Field(1024, ge=64, description="Memory of a box, in MiB.")
     sandbox_pids: int = Field(256, ge=8, description="Processes of a box.")

@@ -27,7 +27,6 @@ from environments.dataset_environment.questions import Question, load_questions
 from environments.dataset_environment.questions.division import shuffled
 from environments.dataset_environment.rewards import make_rewards, needs_answers, needs_box
 from environments.hermes_base_env import HermesAgentBaseEnv
-from environments.rollouts.boxes import prepare_backend
 from environments.rollouts.evaluation import Sample, sample_of
 from environments.rollouts.judge import open_judge
 from environments.tool_context import ToolContext
@@ -92,7 +91,7 @@ class DatasetEnv(HermesAgentBaseEnv):
     async def setup(self) -> None:
         """Load the questions. Raises: ConfigError where the data set, a field or a backend for boxes is not there."""
         if needs_box(self.rewards):
-            await prepare_backend(self.config.terminal_backend, self.config.docker_image)
+            await self._boxes.prepare()
         questions = await asyncio.to_thread(load_questions, self.config, needs_answers(self.rewards))
         self.items, self.eval_items = questions.train, questions.held_out
         logger.info("%d questions to train on, %d held out", len(self.items), len(self.eval_items))
