@@ -58,6 +58,8 @@ class QueueClient:
     token: str | None = None
     identity: dict[str, Any] = field(default_factory=dict)
     """``env_id`` and ``run_id`` as the server answered them."""
+    sent: int = 0
+    """Groups that the server has accepted."""
     max_unsent: int = 64
     """Groups that may be kept for later; ``send`` waits while there are so many."""
     _unsent: dict[str, _Unsent] = field(default_factory=dict)
@@ -154,6 +156,7 @@ class QueueClient:
             return False
         finally:
             unsent.sending = False
+        self.sent += 1
         await self._forget(group_id)
         return True
 

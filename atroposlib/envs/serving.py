@@ -47,8 +47,10 @@ async def serve(env: BaseEnv) -> None:
 
 async def _collect(env: BaseEnv) -> None:
     contact = Contact(env.queue_client.url, env.config.rollout_server_wait_s)
+    silence = Silence()
     while True:
         if await _in_touch(env, contact):
+            silence.break_for(env)
             await env.env_step_checks()
             if env.curr_step >= env.config.total_steps:
                 break
@@ -90,6 +92,25 @@ async def _in_touch(env: BaseEnv, contact: Contact) -> bool:
         return False
     contact.found()
     return True
+
+
+class Silence:
+    """Says now and then why nothing is sent, where groups are made and all of them left out."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+        self._left_out = 0
+        self._since = time.monotonic()
+
+    def break_for(self, env: BaseEnv) -> None:
+        """Look at what became of the groups since the last look."""
+        left_out = env.dropped_groups.total() + env.rollout_failures.total()
+        if env.queue_client.sent > self._sent:
+            self._sent, self._left_out, self._since = env.queue_client.sent, left_out, time.monotonic()
+        elif time.monotonic() - self._since >= SAY_EVERY_S:
+            if left_out > self._left_out:
+                logger.warning("no group was sent for %.0f s. Left out so far: %s", SAY_EVERY_S, env.failure_summary())
+            self._left_out, self._since = left_out, time.monotonic()
 
 
 class Contact:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from atroposlib.api.server import create_app
+from atroposlib.envs import serving
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 from atroposlib.errors import QueueUnavailable
 from tests.atroposlib.api.serving import ServerProcess
@@ -164,6 +165,20 @@ async def test_groups_bigger_than_a_batch_are_an_error_at_the_start(url):
     with pytest.raises(ValueError, match=r"--env.group_size is 8, but a batch of the trainer holds 4"):
         await env.env_manager()
     await env.aclose()
+
+
+async def test_an_environment_of_which_every_group_is_left_out_says_so(url, caplog, monkeypatch):
+    class Same(CountingEnv):
+        async def collect_trajectory(self, item):
+            rollout, later = await super().collect_trajectory(item)
+            return {**rollout, "scores": 1.0}, later
+
+    monkeypatch.setattr(serving, "SAY_EVERY_S", 0.1)
+    trainer = Trainer(url)
+    await trainer.register()
+    await trainer.start()
+    async with running(environment(url, Same, seconds=0.01)):
+        await until(lambda: "no group was sent for 0 s. Left out so far: all scores are the same (" in caplog.text)
 
 
 # evaluations and checkpoints
