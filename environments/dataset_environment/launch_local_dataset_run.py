@@ -24,7 +24,7 @@ from atroposlib.envs.settings import settings_from
 from atroposlib.errors import ConfigError
 from environments.dataset_environment.dataset_env import DatasetEnv
 from environments.local_run import programs
-from environments.local_run.curve import draw_png, draw_text, read_rewards
+from environments.local_run.curve import draw_png, draw_text, newest_value, read_rewards
 from environments.local_run.ports import free_ports
 from environments.local_run.processes import ChildFailed, ProcessGroup
 from environments.local_run.training import Training
@@ -33,7 +33,7 @@ ENVIRONMENT = "environments.dataset_environment.dataset_env"
 DEFAULT_CONFIG = "dataset_local"
 TRAINER_PREFIX = "trainer."
 DATA_FLAGS = ("dataset_name", "dataset_path")
-DEFAULTS_OF_THE_TRAINER = {"training-steps": "20", "batch-size": "16", "gradient-accumulation-steps": "2", "lr": "3e-4"}
+DEFAULTS_OF_THE_TRAINER = {"training-steps": "30", "batch-size": "32", "gradient-accumulation-steps": "1", "lr": "1e-3"}
 """What suits the policy that ships; any of it can be given otherwise."""
 
 
@@ -100,38 +100,37 @@ def _config_words(config: str | None, flags: Sequence[Flag]) -> list[str]:
 
 async def launch(choice: Launch, console: Console) -> None:
     """Run to the end. Raises: ChildFailed where a program of it failed."""
-    engine_port, server_port = free_ports(2)
-    trainer_folder = choice.folder / "trainer"
-    embedded = choice.base_url is None
-    engine_url = f"http://127.0.0.1:{engine_port}/v1" if embedded else str(choice.base_url)
-    engine_words = [] if embedded else ["--engine-url", engine_url]
-    training = Training(
-        server=programs.trajectory_server(server_port, choice.folder / "queue.sqlite"),
-        trainer=programs.trainer(
-            server_port,
-            trainer_folder,
-            *(*choice.trainer_words, *engine_words),
-            engine_port=engine_port if embedded else None,
-        ),
-        environment=programs.environment(
-            ENVIRONMENT,
-            "serve",
-            engine_url,
-            server_port,
-            *("--env.metrics_dir", str(choice.folder / "environment"), *choice.environment_words),
-        ),
-        metrics=trainer_folder / "metrics.jsonl",
-        steps=choice.steps,
-    )
+    training = training_of(choice, *free_ports(2))
     async with ProcessGroup(choice.folder / "logs") as group:
         await training.run(group, console)
+
+
+def training_of(choice: Launch, engine_port: int, server_port: int) -> Training:
+    """The programs of the run: with an engine of its own, or with the one at ``base_url``."""
+    trainer_folder, metrics = choice.folder / "trainer", choice.folder / "environment"
+    if choice.base_url is None:
+        engine_url, flags = f"http://127.0.0.1:{engine_port}/v1", choice.trainer_words
+        trainer = programs.trainer(server_port, trainer_folder, *flags, engine_port=engine_port)
+    else:
+        engine_url, flags = choice.base_url, [*choice.trainer_words, "--engine-url", choice.base_url]
+        trainer = programs.trainer(server_port, trainer_folder, *flags)
+    words = (*choice.environment_words, "--env.metrics_dir", str(metrics))
+    return Training(
+        server=programs.trajectory_server(server_port, choice.folder / "queue.sqlite"),
+        trainer=trainer,
+        environment=programs.environment(ENVIRONMENT, "serve", engine_url, server_port, *words),
+        metrics=trainer_folder / "metrics.jsonl",
+        steps=choice.steps,
+        more=lambda: {"groups left out": f"{newest_value(metrics / 'metrics.jsonl', 'groups/left_out_total'):.0f}"},
+    )
 
 
 def report(choice: Launch, console: Console) -> None:
     """Show the curve, and where things are."""
     rewards = read_rewards(choice.folder / "environment" / "metrics.jsonl")
-    draw_png(rewards, {}, choice.folder / "curve.png")
-    console.print(draw_text(rewards), highlight=False, markup=False)
+    if rewards:
+        draw_png(rewards, {}, choice.folder / "curve.png")
+        console.print(draw_text(rewards), highlight=False, markup=False)
     checkpoint = programs.newest_checkpoint(choice.folder / "trainer")
     console.print(f"The trained policy: {checkpoint}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"Everything this run wrote: {choice.folder}", highlight=False, markup=False, soft_wrap=True)

@@ -43,6 +43,12 @@ def read_rewards(metrics: Path) -> list[tuple[int, float]]:
     ]
 
 
+def newest_value(metrics: Path, key: str) -> float:
+    """What an environment wrote last under ``key``; 0 where it never did."""
+    records = _records(metrics, key)
+    return float(records[-1][key]) if records else 0.0
+
+
 def _records(metrics: Path, key: str) -> list[dict[str, Any]]:
     """The entries with ``key``; a last line that is still being written is left for the next read."""
     if not metrics.exists():

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from environments.local_run import programs
-from environments.local_run.curve import draw_png, draw_text, read_rewards
+from environments.local_run.curve import draw_png, draw_text, newest_value, read_rewards
 from environments.local_run.evaluation import SuccessRate, read_success_rate
 from environments.local_run.ports import free_ports
 from environments.local_run.processes import ChildFailed, ChildSpec, ProcessGroup, answers
@@ -130,11 +130,7 @@ class Run:
 
     def _boxes(self) -> int:
         """How many boxes the environment holds open now, as its tracker last wrote it."""
-        metrics = self.metrics_folder / "metrics.jsonl"
-        if not metrics.exists():
-            return 0
-        lines = metrics.read_text().split("\n")[:-1]
-        return int(json.loads(lines[-1]).get("sandbox/open", 0)) if lines else 0
+        return int(newest_value(self.metrics_folder / "metrics.jsonl", "sandbox/open"))
 
 
 def report(run: Run, seconds: float) -> None:

@@ -75,10 +75,10 @@ def guarded(run: Any, verbose: bool = False, debug: bool = False) -> int:
     try:
         code: int = run()
     except ConfigError as error:
-        errors.print(Text(str(error)))
+        errors.print(Text(str(error)), soft_wrap=True)
         return 2
     except (AtroposError, ChildFailed) as error:
-        errors.print(Text(str(error)))
+        errors.print(Text(str(error)), soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         return 130
