@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import boxes
 import pytest
 
 from sandboxes import docker_daemon, images
 from sandboxes.errors import SandboxUnavailable
+from tests.sandboxes import boxes
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -7,10 +7,10 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from boxes import CLOSED_BACKENDS, require
 
 from sandboxes import Sandbox, SandboxSpec, SandboxStartError, open_sandbox, start_sandbox
 from sandboxes.allow_list import Host, HostProxy
+from tests.sandboxes.boxes import CLOSED_BACKENDS, require
 
 TUNNEL = """
 import os, socket, sys, urllib.parse

@@ -12,9 +12,9 @@ import time
 import uuid
 
 import pytest
-from boxes import CLOSED_BACKENDS, require
 
 from sandboxes import Sandbox, SandboxSpec, open_sandbox
+from tests.sandboxes.boxes import CLOSED_BACKENDS, require
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from boxes import require
 
 from sandboxes import Sandbox, SandboxSpec, SandboxUnavailable, bubblewrap
 from sandboxes.bubblewrap import BubblewrapSandbox
@@ -26,6 +25,7 @@ from sandboxes.launch import Program, launch
 from sandboxes.namespaces.limits import Limits
 from sandboxes.namespaces.makers import BWRAP, RUNNER, Maker, try_maker
 from sandboxes.runner import runner_path
+from tests.sandboxes.boxes import require
 
 pytestmark = pytest.mark.namespaces
 

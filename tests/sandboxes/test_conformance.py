@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from boxes import BACKENDS, require
 
 from sandboxes import (
     OutputLimitExceeded,
@@ -25,6 +24,7 @@ from sandboxes import (
     open_sandbox,
     start_sandbox,
 )
+from tests.sandboxes.boxes import BACKENDS, require
 
 SPEC = SandboxSpec(env={"COLOR": "blue"}, memory_mb=512, disk_mb=256)
 

@@ -20,8 +20,6 @@ from typing import Any
 
 import psutil
 import pytest
-from boxes import BACKENDS, require
-from cancelling import cancelled_at
 
 from sandboxes import (
     Sandbox,
@@ -37,6 +35,8 @@ from sandboxes import (
 )
 from sandboxes.images import BUSYBOX
 from sandboxes.ownership import OWNER_LABEL, SANDBOX_LABEL, Owner, parse_owned_name
+from tests.sandboxes.boxes import BACKENDS, require
+from tests.sandboxes.cancelling import cancelled_at
 
 DEADLINE_S = 30.0
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from boxes import CLOSED_BACKENDS, require
-from inspect_adapter import BoxEnvironment
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
 from sandboxes import Sandbox, SandboxSpec, SandboxUnavailable, images, open_sandbox
+from tests.sandboxes.boxes import CLOSED_BACKENDS, require
+from tests.sandboxes.inspect_adapter import BoxEnvironment
 
 pytestmark = pytest.mark.slow
 

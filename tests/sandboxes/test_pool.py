@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cancelling import cancelled_at
 
 from sandboxes import local
 from sandboxes.base import Sandbox, SandboxSpec
 from sandboxes.errors import PoolBusy, SandboxClosed, SandboxStartError, SandboxTimeout
 from sandboxes.pool import SandboxPool
+from tests.sandboxes.cancelling import cancelled_at
 
 SPEC = SandboxSpec(env={"A": "1"})
 SAME_SPEC = SandboxSpec(env={"A": "1"})

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from boxes import require
 
 from sandboxes import reaper
 from sandboxes.docker_container import remove_container
@@ -32,6 +31,7 @@ from sandboxes.ownership import (
     parse_owned_name,
     process_start_ticks,
 )
+from tests.sandboxes.boxes import require
 
 OWNER_OF_TWO_BOXES = """
 import asyncio, sys

@@ -7,7 +7,6 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
-from boxes import require
 
 from sandboxes import (
     Sandbox,
@@ -21,6 +20,7 @@ from sandboxes import (
     registry,
     start_sandbox,
 )
+from tests.sandboxes.boxes import require
 
 
 class Started(Exception):

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from boxes import BACKENDS, require
 
 from sandboxes import Sandbox, SandboxSpec, Shell, open_sandbox
+from tests.sandboxes.boxes import BACKENDS, require
 
 WITHOUT_BASH = pytest.param("docker without bash", marks=pytest.mark.docker)
 

@@ -4,12 +4,12 @@ import json
 import time
 
 import pytest
-from formats import IN_JSON, IN_TAGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atroposlib.tool_call_parsers import ToolCallParser, get_parser, list_parsers, register_parser
 from atroposlib.tool_call_parsers.base import MAX_CALLS, UNREADABLE_NAME, CallSpan, ToolCall, fresh_id
+from tests.atroposlib.tool_call_parsers.formats import IN_JSON, IN_TAGS
 
 ALL = IN_JSON | IN_TAGS
 PARAMETERS = {

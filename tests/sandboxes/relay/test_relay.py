@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from boxes import BACKENDS, CLOSED_BACKENDS, require
 
 from sandboxes import SandboxSpec, open_sandbox
 from sandboxes.base import Sandbox
 from sandboxes.relay import Connect, open_relay
+from tests.sandboxes.boxes import BACKENDS, CLOSED_BACKENDS, require
 
 CLIENT = """
 import socket, sys

@@ -1,11 +1,11 @@
 """Bridges between turns, read off templates: real ones of many models, and ones made to be difficult."""
 
 import pytest
-from real_tokenizers import WITHOUT_TOOLS, template_files, tokenizer_with
 
 from atroposlib.envs.server_handling.byte_tokenizer import CHATML_TEMPLATE, ByteTokenizer
 from atroposlib.envs.server_handling.chat_template import Bridge, ChatTemplate
 from atroposlib.errors import RolloutInvalid
+from tests.atroposlib.envs.server_handling.real_tokenizers import WITHOUT_TOOLS, template_files, tokenizer_with
 
 TOOLS = [
     {

@@ -4,11 +4,11 @@ import json
 
 import pytest
 from aiohttp import web
-from stub_engine import EOS, StubEngine, echo, logprob, serving
 
 from atroposlib.envs.server_handling.byte_tokenizer import ByteTokenizer
 from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerManager
 from atroposlib.errors import EngineRefused, EngineUnavailable, NotTokenExact
+from tests.atroposlib.envs.server_handling.stub_engine import EOS, StubEngine, echo, logprob, serving
 
 PROMPT = list(b"tell me more")
 

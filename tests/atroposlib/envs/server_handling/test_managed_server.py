@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from real_tokenizers import WITHOUT_TOOLS, template_files, tokenizer_with
-from stub_engine import StubEngine, serving
 
 from atroposlib.envs.server_handling.byte_tokenizer import CHATML_TEMPLATE, ByteTokenizer
 from atroposlib.envs.server_handling.certificate import digest
@@ -18,6 +16,8 @@ from atroposlib.envs.server_handling.managed_server import (
 from atroposlib.envs.server_handling.scripted_server import ScriptedServer
 from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerManager
 from atroposlib.errors import ConfigError, ContextFull, NotTokenExact, RolloutInvalid
+from tests.atroposlib.envs.server_handling.real_tokenizers import WITHOUT_TOOLS, template_files, tokenizer_with
+from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, serving
 
 TOKENIZER = ByteTokenizer()
 EOS = TOKENIZER.eos_token_id

@@ -6,7 +6,6 @@ import json
 import aiohttp
 import openai
 import pytest
-from proxies import serving_proxy
 
 from atroposlib.envs.server_handling.byte_tokenizer import ByteTokenizer
 from atroposlib.envs.server_handling.certificate import digest
@@ -14,6 +13,7 @@ from atroposlib.envs.server_handling.managed_server_proxy import main, read_serv
 from atroposlib.envs.server_handling.scripted_server import ScriptedServer
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from atroposlib.errors import ConfigError, ContextFull, EngineRefused, EngineUnavailable
+from tests.atroposlib.envs.server_handling.proxies import serving_proxy
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 QUESTION = [{"role": "user", "content": "2 + 2?"}]

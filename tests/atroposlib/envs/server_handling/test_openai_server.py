@@ -4,12 +4,12 @@ import asyncio
 import logging
 
 import pytest
-from stub_engine import StubEngine, echo, logprob, serving
 
 from atroposlib.envs.server_handling import server_baseline
 from atroposlib.envs.server_handling.generation import PromptIds
 from atroposlib.envs.server_handling.openai_server import APIServerConfig, OpenAIServer, ReasoningConfig
 from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, NotTokenExact
+from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, echo, logprob, serving
 
 HI = [{"role": "user", "content": "hi"}]
 

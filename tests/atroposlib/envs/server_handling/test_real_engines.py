@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from proxies import serving_proxy
-from real_engines import MAX_MODEL_LEN, POLICY, VLLM_PYTHON, serving_embedded, serving_vllm
 
 from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerManager
 from atroposlib.errors import ConfigError, ContextFull, EngineRefused
+from tests.atroposlib.envs.server_handling.proxies import serving_proxy
+from tests.atroposlib.envs.server_handling.real_engines import (
+    MAX_MODEL_LEN,
+    POLICY,
+    VLLM_PYTHON,
+    serving_embedded,
+    serving_vllm,
+)
 
 WITH_VLLM = [
     pytest.mark.vllm,

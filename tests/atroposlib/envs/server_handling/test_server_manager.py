@@ -4,7 +4,6 @@ import asyncio
 import logging
 
 import pytest
-from stub_engine import StubEngine, serving
 
 from atroposlib.envs.server_handling import server_baseline
 from atroposlib.envs.server_handling.openai_server import OpenAIServer
@@ -15,6 +14,7 @@ from atroposlib.envs.server_handling.server_manager import (
     ServerManager,
 )
 from atroposlib.errors import ConfigError, EngineUnavailable, NotTokenExact
+from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, serving
 
 HI = [{"role": "user", "content": "hi"}]
 
