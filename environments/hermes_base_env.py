@@ -139,9 +139,15 @@ class HermesAgentBaseEnv(BaseEnv):
         """
 
     def sandbox_spec(self, item: Any) -> SandboxSpec:
-        """The box of an item: the config's, with the item's ``docker_image`` where it names one."""
-        image = item.get("docker_image") if isinstance(item, Mapping) else None
-        return self.config.sandbox_spec(image=image)
+        """The box of an item: the config's, with the item's ``docker_image`` or ``docker_build`` where it names one.
+
+        Raises: ConfigError where it names both.
+        """
+        named = item if isinstance(item, Mapping) else {}
+        image, build = named.get("docker_image") or None, named.get("docker_build") or None
+        if image and build:
+            raise ConfigError(f"an item names both docker_image {image} and docker_build {build}; its box has one")
+        return self.config.sandbox_spec(image=image, build=build)
 
     # -- rollouts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -10,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from atroposlib.envs.config import BaseEnvConfig
 from atroposlib.tool_call_parsers import list_parsers
 from environments.tools.results import BudgetConfig
+from sandboxes.allow_list import Host
 from sandboxes.base import Network, SandboxSpec
 
 CLEAN_GRADING = {
@@ -46,6 +48,11 @@ class HermesAgentEnvConfig(BaseEnvConfig):
 
     terminal_backend: str = Field("docker", description="Where tools run: docker, bubblewrap, local or auto.")
     docker_image: str | None = Field(None, description="Image of the boxes; an item's docker_image goes before it.")
+    docker_build: str | None = Field(
+        None,
+        description="Folder with a Dockerfile that the boxes' image is built from, once for each content, in place of "
+        "docker_image; an item's docker_build goes before both.",
+    )
     terminal_timeout: int = Field(120, ge=1, description="Seconds a command may run where the model names no time.")
     terminal_lifetime: int = Field(3600, ge=1, description="Seconds a rollout may keep its box.")
     warm_boxes: int = Field(
@@ -59,7 +66,9 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     sandbox_memory_mb: int = Field(1024, ge=64, description="Memory of a box, in MiB.")
     sandbox_pids: int = Field(256, ge=8, description="Processes of a box.")
     sandbox_disk_mb: int = Field(512, ge=16, description="Writable space of a box, in MiB.")
-    sandbox_network: Network = Field("none", description="Network of a box: none or bridge.")
+    sandbox_network: Network | list[str] = Field(
+        "none", description="Network of a box: none, bridge, or the only hosts it reaches (HOST, *.HOST, HOST:PORT)."
+    )
     grade_in: Literal["same", "fresh"] = Field(
         "same", description="Box of the verifier: the agent's, or a fresh one that gets only the artefacts."
     )
@@ -88,6 +97,26 @@ class HermesAgentEnvConfig(BaseEnvConfig):
             raise ValueError("distribution and enabled_toolsets exclude each other: set one of them")
         return self
 
+    @model_validator(mode="after")
+    def _one_source_of_the_image(self) -> Self:
+        if self.docker_image is not None and self.docker_build is not None:
+            raise ValueError("docker_image and docker_build exclude each other: set one of them")
+        return self
+
+    @field_validator("sandbox_network", mode="before")
+    @classmethod
+    def _network_or_hosts(cls, value: Any) -> Any:
+        """A command line gives ``none`` as a list of one word."""
+        if not isinstance(value, list | tuple):
+            return value
+        if list(value) in (["none"], ["bridge"]):
+            return value[0]
+        if not value or any(host in ("none", "bridge", "host") for host in value):
+            raise ValueError("write none, or bridge, or the names of the only hosts that a box may reach")
+        for host in value:
+            Host.parse(str(host))
+        return list(value)
+
     @field_validator("tool_call_parser")
     @classmethod
     def _known_parser(cls, name: str) -> str:
@@ -104,14 +133,20 @@ class HermesAgentEnvConfig(BaseEnvConfig):
             tool_overrides=dict(self.tool_result_overrides or {}),
         )
 
-    def sandbox_spec(self, image: str | None = None, labels: Mapping[str, str] | None = None) -> SandboxSpec:
-        """The box that these settings describe, with an image of its own where one is given."""
+    def sandbox_spec(
+        self, image: str | None = None, labels: Mapping[str, str] | None = None, build: str | None = None
+    ) -> SandboxSpec:
+        """The box that these settings describe, with an image, or a folder to build one from, where one is given."""
+        if not image and not build:
+            image, build = self.docker_image, self.docker_build
+        network = self.sandbox_network
         return SandboxSpec(
-            image=image or self.docker_image,
+            image=image or None,
+            build=Path(build) if build else None,
             cpus=self.sandbox_cpus,
             memory_mb=self.sandbox_memory_mb,
             pids=self.sandbox_pids,
             disk_mb=self.sandbox_disk_mb,
-            network=self.sandbox_network,
+            network=tuple(network) if isinstance(network, list) else network,
             labels=dict(labels or {}),
         )

@@ -37,6 +37,10 @@ class ImageUnbuildable(ImageBuildError):
     """Nothing was begun, since a tool or a right is missing here, or the request is wrong."""
 
 
+IMAGE_FAULTS = (ImageNotFound, ImageBuildError)
+"""What every box of the same spec would fail at."""
+
+
 class UnknownBackend(SandboxError, ValueError):
     """No backend has this name; the message lists those that there are."""
 

@@ -17,7 +17,7 @@ from environments.tools.arguments import parse_arguments
 from environments.tools.base import ToolFailure
 from environments.tools.results import DEFAULT_BUDGET, BudgetConfig
 from environments.tools.workspaces import WorkspaceError
-from sandboxes.errors import ImageNotFound, SandboxError
+from sandboxes.errors import IMAGE_FAULTS, SandboxError
 
 
 class _Stop(Exception):
@@ -68,7 +68,7 @@ class HermesAgentLoop:
     async def run(self, messages: list[Message]) -> AgentResult:
         """Converse from ``messages`` on. An engine or a box that fails ends it: see ``stop_reason`` and ``error``.
 
-        Raises: ImageNotFound, which no other rollout can do better about.
+        Raises: ImageNotFound, ImageBuildError, which no other rollout can do better about.
         """
         result = AgentResult(messages=messages)
         with _clock(result.timings, "total_s"):
@@ -128,7 +128,7 @@ class HermesAgentLoop:
         try:
             with _clock(result.timings, "tools_s"):
                 outcomes = await self._calls.run(requests)
-        except ImageNotFound:
+        except IMAGE_FAULTS:
             raise
         except (SandboxError, WorkspaceError) as error:
             raise _Stop(StopReason.SANDBOX_ERROR, f"{type(error).__name__}: {error}") from error

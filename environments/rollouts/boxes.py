@@ -7,13 +7,14 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 from atroposlib.errors import ConfigError, RolloutInvalid
 from environments.hermes_config import HermesAgentEnvConfig
 from environments.tools.workspaces import BoxPlan, Workspace, WorkspaceError, WorkspaceScope, finish, workspace_scope
 from sandboxes import backends, check_backend, reaper, start_sandbox
 from sandboxes.base import Sandbox, SandboxSpec
-from sandboxes.errors import ImageNotFound, SandboxError, SandboxUnavailable
+from sandboxes.errors import ImageBuildError, ImageNotFound, SandboxError, SandboxUnavailable
 from sandboxes.pool import SandboxPool
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class RunBoxes:
 
         Raises: ConfigError where the backend cannot be used; it says what to install.
         """
-        await check_usable(self._config.terminal_backend, self._config.docker_image)
+        await check_usable(self._config)
         if self._run is None:
             await _reap_once()
         else:
@@ -108,10 +109,14 @@ def check_backend_name(name: str) -> None:
         raise ConfigError(f"unknown terminal_backend {name!r}; known are {', '.join(backends())}")
 
 
-async def check_usable(name: str, image: str | None) -> None:
-    """Raises: ConfigError where boxes of this backend cannot be had here; it says what to install."""
-    if image is not None and name not in BACKENDS_WITH_IMAGES:
-        raise ConfigError(f"docker_image is set, but terminal_backend {name!r} has no images; use docker")
+async def check_usable(config: HermesAgentEnvConfig) -> None:
+    """Raises: ConfigError where boxes as configured cannot be had here; it says what to install or change."""
+    name = config.terminal_backend
+    for field in ("docker_image", "docker_build"):
+        if getattr(config, field) is not None and name not in BACKENDS_WITH_IMAGES:
+            raise ConfigError(f"{field} is set, but terminal_backend {name!r} has no images; use docker")
+    if config.docker_build is not None and not Path(config.docker_build, "Dockerfile").is_file():
+        raise ConfigError(f"docker_build: there is no file {Path(config.docker_build, 'Dockerfile')}")
     try:
         await asyncio.to_thread(check_backend, name)
     except SandboxUnavailable as error:
@@ -140,13 +145,15 @@ async def refuse_unbound(workspace: Workspace) -> None:
 async def rollout_scope(plan: BoxPlan, lifetime_s: float) -> AsyncIterator[WorkspaceScope]:
     """Boxes that are closed at the end, which comes after ``lifetime_s`` seconds at the latest.
 
-    Raises: RolloutInvalid where it came so; ConfigError where the image of a box does not exist.
+    Raises: RolloutInvalid where it came so; ConfigError where the image of a box does not exist or cannot be built.
     """
     try:
         async with asyncio.timeout(lifetime_s) as deadline, workspace_scope(plan) as scope:
             yield scope
     except ImageNotFound as error:
         raise ConfigError(f"docker_image: {error}") from error
+    except ImageBuildError as error:
+        raise ConfigError(f"docker_build: {error}") from error
     except TimeoutError as error:
         if not deadline.expired():
             raise

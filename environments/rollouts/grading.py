@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from atroposlib.errors import ConfigError, RolloutInvalid
 from environments.tool_context import ToolContext
 from environments.tools.workspaces import Workspace, WorkspaceScope
-from sandboxes.errors import ImageNotFound, SandboxFileError
+from sandboxes.errors import IMAGE_FAULTS, SandboxFileError
 
 if TYPE_CHECKING:
     from sandboxes.base import Sandbox
@@ -47,7 +47,7 @@ def as_invalid(reason: str) -> Iterator[None]:
     """What a reward function raises makes the rollout invalid; settings that are wrong end the run."""
     try:
         yield
-    except (ConfigError, RolloutInvalid, ImageNotFound):
+    except (ConfigError, RolloutInvalid, *IMAGE_FAULTS):
         raise
     except Exception as error:
         raise RolloutInvalid(reason, f"{type(error).__name__}: {error}") from error

@@ -18,7 +18,7 @@ from environments.agent_loop import AgentResult
 from environments.agent_loop.result import Message, StopReason, Timings, Usage
 from environments.rollouts.endpoint import Endpoint
 from environments.tools.workspaces import Workspace, WorkspaceError
-from sandboxes.errors import ImageNotFound, SandboxError
+from sandboxes.errors import IMAGE_FAULTS, SandboxError
 from sandboxes.relay import open_relay
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ async def run_program(
 ) -> AgentResult:
     """Run the agent to its end or for ``timeout_s`` seconds. An engine or a box that fails ends it: ``stop_reason``.
 
-    Raises: ImageNotFound, which no other rollout can do better about.
+    Raises: ImageNotFound, ImageBuildError, which no other rollout can do better about.
     """
     started = time.monotonic()
     prompt = str(messages[-1].get("content") or "")
@@ -55,7 +55,7 @@ async def run_program(
                 output_limit=KEPT_OUTPUT,
                 merge_stderr=True,
             )
-    except ImageNotFound:
+    except IMAGE_FAULTS:
         raise
     except (SandboxError, WorkspaceError) as error:
         ending: Ending = (StopReason.SANDBOX_ERROR, f"{type(error).__name__}: {error}")

@@ -214,10 +214,13 @@ def test_serve_refuses_an_engine_that_tells_no_token_ids(folder, engine):
         (("--env.max_agent_turns", "many"), "max_agent_turns"),
         (("--env.no_such_flag", "1"), "no_such_flag"),
         (("--env.docker_image", "a:b", "--env.terminal_backend", "local"), "docker_image"),
+        (("--env.docker_build", "nowhere"), "nowhere/Dockerfile"),
+        (("--env.sandbox_network", "host"), "names of the only hosts"),
     ],
 )
 def test_a_wrong_setting_ends_with_one_message_and_code_2(folder, engine, flags, word):
-    done = run(folder, *process_words(engine.url), *flags, code=2)
+    words = (*process_words(engine.url), "--env.tokenizer_name", "tokenizer")
+    done = run(folder, *words, *flags, code=2)
     assert word in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import orjson
 import pytest
 
 from atroposlib.envs.server_handling.scripted_server import ScriptedServer
-from environments.hermes_base_env import HermesAgentBaseEnv
-from sandboxes import Sandbox, SandboxSpec, local, reaper, register_backend, registry
+from atroposlib.errors import ConfigError
+from environments.hermes_base_env import HermesAgentBaseEnv, HermesAgentEnvConfig
+from sandboxes import Sandbox, SandboxSpec, SandboxUnavailable, check_backend, local, reaper, register_backend, registry
+from sandboxes.image_build import BUILT_REPOSITORY, content_digest
 
 BACKEND = "counted"
 
@@ -216,3 +219,151 @@ async def test_a_run_without_boxes_is_not_swept(boxes: Boxes, swept: list[str]) 
     await evaluated(env)
     assert swept == []
     assert boxes.started == []
+
+
+# -- what a box is made of, and what it may reach
+
+
+def require(backend: str) -> str:
+    try:
+        check_backend(backend)
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    return backend
+
+
+class SayingEnv(WordEnv):
+    """The agent runs the item's command; the reward is whether it said what the item says."""
+
+    async def prepare_box(self, item: Any, ctx: Any) -> None: ...
+
+    async def compute_reward(self, item: Any, result: Any, ctx: Any) -> float:
+        said = [message["content"] for message in result.messages if message["role"] == "tool"]
+        return 1.0 if item["says"] in said[0] else 0.0
+
+
+def saying(command: str, **settings: Any) -> SayingEnv:
+    def script(request: Any) -> Any:
+        return "done" if "<|im_start|>tool" in request.text else call(command)
+
+    server = ScriptedServer(script)
+    given = {"use_wandb": False, "enabled_toolsets": ["terminal"], "group_size": 1}
+    env = SayingEnv(SayingEnv.env_config_cls(**given | settings), [server], testing=True)
+    env.tokenizer = server.tokenizer
+    return env
+
+
+def call(command: str) -> Any:
+    return {"tool_calls": [{"name": "terminal", "arguments": {"command": command}}]}
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[int]:
+    """The port of a web server of this machine."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+
+
+FETCH = (
+    "NO_PROXY= no_proxy= python3 -c 'import sys, urllib.request as r; "
+    "print(r.urlopen(sys.argv[1], timeout=20).read().decode())' http://localhost:{} 2>&1"
+)
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize(("hosts", "says"), [("localhost:{}", "hello"), ("example.org", "403"), ("none", "refused")])
+async def test_an_agent_reaches_the_listed_hosts_alone(site: int, hosts: str, says: str) -> None:
+    env = saying(FETCH.format(site), terminal_backend=require("bubblewrap"), sandbox_network=[hosts.format(site)])
+    await env.setup()
+    member, _ = await env.collect_trajectory({"word": "x", "says": says})
+    assert member["scores"] == 1.0
+    await env.aclose()
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    """A folder with a Dockerfile, and a file of which there is no other."""
+    folder = tmp_path / "task"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text("FROM hermes-sandbox:busybox\nCOPY given /given\n")
+    (folder / "given").write_text(uuid.uuid4().hex)
+    return folder
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("named_by", ["item", "settings"])
+async def test_a_box_is_built_from_the_folder_that_is_named(task: Path, named_by: str) -> None:
+    import docker
+
+    require("docker")
+    item = {"word": "x", "says": (task / "given").read_text()}
+    settings: dict[str, Any] = {"docker_build": str(task)}
+    if named_by == "item":
+        item, settings = item | {"docker_build": str(task)}, {"docker_image": "hermes-sandbox:busybox"}
+    env = saying("cat /given", **settings)
+    try:
+        await env.setup()
+        member, _ = await env.collect_trajectory(item)
+        assert member["scores"] == 1.0
+    finally:
+        await env.aclose()
+        client = docker.from_env()
+        client.images.remove(f"{BUILT_REPOSITORY}:{content_digest(task)[:32]}", force=True)
+        client.close()
+
+
+@pytest.mark.docker
+async def test_a_folder_that_cannot_be_built_ends_the_run_with_its_step(task: Path) -> None:
+    require("docker")
+    (task / "Dockerfile").write_text("FROM hermes-sandbox:busybox\nCOPY nothing /given\n")
+    env = saying("cat /given", docker_build=str(task))
+    await env.setup()
+    with pytest.raises(ConfigError, match=r"docker_build: .*task could not be built"):
+        await env.collect_trajectory({"word": "x", "says": "y"})
+    await env.aclose()
+
+
+async def test_a_folder_that_is_not_there_is_named_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"docker_build: there is no file .*/nowhere/Dockerfile"):
+        await saying("ls", docker_build=str(tmp_path / "nowhere")).setup()
+    with pytest.raises(ConfigError, match="docker_build is set, but terminal_backend 'local' has no images"):
+        await saying("ls", docker_build=str(tmp_path), terminal_backend="local").setup()
+
+
+def test_an_items_image_or_folder_goes_before_those_of_the_settings() -> None:
+    env = saying("ls", docker_build="/tasks/usual")
+    assert env.sandbox_spec({"word": "x"}).build == Path("/tasks/usual")
+    assert env.sandbox_spec({"docker_build": "/tasks/own"}).build == Path("/tasks/own")
+    own = env.sandbox_spec({"docker_image": "debian:12"})
+    assert (own.image, own.build) == ("debian:12", None)
+    with pytest.raises(ConfigError, match="names both docker_image a and docker_build b"):
+        env.sandbox_spec({"docker_image": "a", "docker_build": "b"})
+    with pytest.raises(ValueError, match="exclude each other"):
+        HermesAgentEnvConfig(docker_image="a", docker_build="b")
+
+
+@pytest.mark.parametrize(
+    ("given", "network"),
+    [
+        ("none", "none"),
+        (["none"], "none"),
+        (["bridge"], "bridge"),
+        (["pypi.org", "*.pythonhosted.org:443"], ("pypi.org", "*.pythonhosted.org:443")),
+    ],
+)
+def test_the_network_is_none_bridge_or_a_list_of_hosts(given: Any, network: Any) -> None:
+    assert HermesAgentEnvConfig(sandbox_network=given).sandbox_spec().network == network
+
+
+@pytest.mark.parametrize("given", ["host", ["host"], [], ["none", "pypi.org"], ["http://pypi.org/simple"]])
+def test_another_network_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match="sandbox_network"):
+        HermesAgentEnvConfig(sandbox_network=given)
