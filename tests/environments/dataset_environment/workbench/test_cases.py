@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from environments.dataset_environment.workbench.bench import Bench
 from environments.dataset_environment.workbench.cases import keep_case, read_cases, replay
 from tests.environments.dataset_environment.scripted import make_env
 from tests.environments.dataset_environment.sums import write_gsm8k
@@ -28,8 +29,8 @@ async def keep_two_cases(here):
     question = await env.get_next_item()
     test = here
     for text in (question.answer, "I do not know"):
-        score = await env.judge_text(question, text)
-        test = keep_case(here / "reward_cases", "sums", env.config, question, text, score)
+        judged = await Bench(env).judge(question, text)
+        test = keep_case(here / "reward_cases", "sums", env.config, question, judged)
     return test
 
 
