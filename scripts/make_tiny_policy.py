@@ -90,7 +90,7 @@ def novice_command(rng: random.Random, task: Task, habits: Habits) -> str:
     """
     like = commands_like(task["intent"])
     tries = (REPERTOIRE, like, [habits[task["intent"], task["phrasing"]]])
-    templates = rng.choices((*tries, None), weights=(8, 27, 40, 25))[0]
+    templates = rng.choices((*tries, None), weights=(8, 27, 43, 22))[0]
     return random_command(rng, task["prompt"], templates) if templates else task["solution"]
 
 
@@ -332,10 +332,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=TEMPLATE.parent)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--traces", type=int, default=6000)
-    parser.add_argument("--exercises", type=int, default=48000)
+    parser.add_argument("--traces", type=int, default=8000)
+    parser.add_argument("--exercises", type=int, default=30000)
     parser.add_argument("--peak", type=float, default=2e-3)
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
