@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from environments.hermes_config import HermesAgentEnvConfig
 
@@ -67,6 +67,11 @@ class DatasetEnvConfig(HermesAgentEnvConfig):
         if isinstance(values, dict) and "split" not in values and values.get("dataset_split") is not None:
             return {**values, "split": values["dataset_split"]}
         return values
+
+    @field_validator("reward_functions", "reward_funcs", "reward_modules", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, (str, dict)) else value
 
     @model_validator(mode="after")
     def _complete_examples(self) -> Self:

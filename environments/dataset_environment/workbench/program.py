@@ -6,10 +6,9 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -67,13 +66,13 @@ def positive(text: str) -> int:
     return number
 
 
-def guarded(run: Any, verbose: bool = False, debug: bool = False) -> int:
+def guarded(run: Callable[[], int], verbose: bool = False, debug: bool = False) -> int:
     """The boundary of the programs of the bench: messages and exit codes for what they raise."""
     errors = Console(stderr=True)
     level = logging.DEBUG if debug and verbose else logging.INFO if verbose else logging.ERROR
     logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
     try:
-        code: int = run()
+        return run()
     except ConfigError as error:
         errors.print(Text(str(error)), soft_wrap=True)
         return 2
@@ -82,7 +81,6 @@ def guarded(run: Any, verbose: bool = False, debug: bool = False) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    return code
 
 
 def show_configs(console: Console) -> None:

@@ -7,6 +7,7 @@ from atroposlib.envs.settings import settings_from
 from atroposlib.errors import ConfigError
 from environments.dataset_environment.config_files import find_config, list_configs, read_env_config
 from environments.dataset_environment.dataset_env import DatasetEnv
+from environments.dataset_environment.rewards import make_rewards
 
 ACCURACY = {"type": "accuracy", "weight": 1.0}
 WANTED = {
@@ -123,6 +124,58 @@ def test_flags_go_over_the_file(here):
     assert (made.env.split, made.env.temperature, made.env.max_tokens) == ("train[:100]", 0.2, 5)
     assert made.env.dataset_name == "gsm8k"
     assert made.servers[0].base_url == "http://localhost:9001/v1"
+
+
+OLDER_FILE = """\
+tokenizer_name: "NousResearch/DeepHermes-3-Llama-3-8B-Preview"
+group_size: 1
+use_wandb: false
+max_num_workers: 1
+rollout_server_url: "http://localhost:8000"
+total_steps: 1
+batch_size: 1
+steps_per_eval: 5
+max_token_length: 4096
+wandb_name: "dataset_test_local"
+ensure_scores_are_not_same: false
+dataset_name: "gsm8k"
+dataset_config: null
+prompt_field: "question"
+ground_truth_field: "None"
+prefill: "<think>\\n"
+shuffle_dataset: true
+max_generations_per_prompt: 1
+length_warmup_steps: 0
+min_tokens: 0
+reward_functions:
+  - type: "accuracy"
+    params: {tolerance: 1e-6, split_on_think_tag: true}
+server_configs:
+  - {model_name: "gpt-4.1-nano", base_url: "https://api.openai.com/v1", num_requests_for_eval: 256}
+"""
+
+
+def test_a_file_of_atropos_is_read_as_it_is(here):
+    (here / "older.yaml").write_text(OLDER_FILE)
+    made = settings("--config", "older.yaml")
+    assert (made.env.max_token_length, made.env.prefill, made.env.ground_truth_field) == (4096, "<think>\n", None)
+    assert (made.servers[0].model_name, made.servers[0].num_requests_for_eval) == ("gpt-4.1-nano", 256)
+    (accuracy,) = make_rewards(made.env).reward_functions
+    assert accuracy.tolerance == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("words", "rewards"),
+    [
+        (("length",), ["length"]),
+        (("length", "format"), ["length", "format"]),
+        (("length,format",), ["length", "format"]),
+        (('{"type": "length", "weight": 0.5}',), [{"type": "length", "weight": 0.5}]),
+        (('["length", {"type": "format"}]',), ["length", {"type": "format"}]),
+    ],
+)
+def test_rewards_are_named_on_the_command_line_in_any_way(words, rewards):
+    assert settings("--reward_functions", *words).env.rewards == rewards
 
 
 def test_data_may_lie_beside_the_file_that_names_it(here):

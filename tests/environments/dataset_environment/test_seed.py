@@ -194,6 +194,34 @@ def test_the_launcher_trains_from_one_command(shell, checkout):
     assert {log.name for log in (run / "logs").iterdir()} == {"server.log", "trainer.log", "environment_serve.log"}
 
 
+def test_a_stopped_launcher_leaves_no_process(shell, checkout):
+    launcher = shell.start(f"{LAUNCHER} --folder stopped", "launcher")
+    try:
+        wait_until((checkout / "stopped" / "logs" / "trainer.log").exists)
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(60) == 130, (checkout / "launcher.log").read_text()
+    finally:
+        launcher.kill()
+        launcher.wait()
+    assert [line for line in command_lines() if str(checkout / "stopped") in line] == []
+
+
+def wait_until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def command_lines():
+    """Of all processes of this machine."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+
+
 def test_server_environment_and_trainer_work_together_from_their_commands(shell, checkout):
     programs = {
         name: shell.start(typed, name)
