@@ -22,21 +22,39 @@ MARK = "DRILL_OF_A_TEST"
 """Variable that a program and its children inherit; boxes do not."""
 
 
+CACHES = ("torchinductor_",)
+"""What libraries keep in the temporary folder for the next time."""
+
+
 class Owner:
     """A running program that may open boxes. ``temporary``: the folder that is its ``TMPDIR``."""
 
     def __init__(self, pid: int, temporary: Path, mark: str) -> None:
-        ticks = process_start_ticks(pid)
-        assert ticks is not None, "the program has ended already"
-        self._name = f"hermes-{pid}-{ticks}-"
-        self._label = f"{pid}:{ticks}:"
+        self._pid = pid
+        self._names: set[str] = set()
+        self._labels: set[str] = set()
         self._temporary = temporary
         self._mark = f"{MARK}={mark}"
+        self.note_children()
+        assert self._names, "the program has ended already"
+
+    def note_children(self) -> None:
+        """From now on what its present children leave counts as its own, too."""
+        try:
+            program = psutil.Process(self._pid)
+            pids = [self._pid, *(child.pid for child in program.children(recursive=True))]
+        except psutil.Error:
+            return
+        for pid in pids:
+            ticks = process_start_ticks(pid)
+            if ticks is not None:
+                self._names.add(f"hermes-{pid}-{ticks}-")
+                self._labels.add(f"{pid}:{ticks}:")
 
     def left(self) -> list[str]:
         """Everything that is still there."""
         return [
-            *(f"file {path}" for path in self._temporary.iterdir()),
+            *(f"file {path}" for path in self._temporary.iterdir() if not path.name.startswith(CACHES)),
             *(f"mount {line}" for line in Path("/proc/self/mountinfo").read_text().splitlines() if self._owns(line)),
             *(f"cgroup {path}" for path in self._cgroups()),
             *(f"process {words}" for words in self._processes()),
@@ -50,7 +68,7 @@ class Owner:
         return len(groups | folders) + len(list(self._containers()))
 
     def _owns(self, text: str) -> bool:
-        return self._name in text or str(self._temporary) in text
+        return str(self._temporary) in text or any(name in text for name in self._names)
 
     def _cgroups(self) -> Iterator[Path]:
         for folder, children, _ in os.walk("/sys/fs/cgroup"):  # passes over what vanishes meanwhile
@@ -65,7 +83,7 @@ class Owner:
             except (psutil.Error, OSError):
                 continue
             marked = self._mark in [f"{name}={value}" for name, value in variables.items()]
-            if marked or self._owns(group) or any(self._name in value for value in variables.values()):
+            if marked or self._owns(group) or any(map(self._owns, variables.values())):
                 yield f"{process.pid} {words}"
 
     def _containers(self) -> Iterator[str]:
@@ -75,7 +93,7 @@ class Owner:
             return
         try:
             for container in client.api.containers(all=True, filters={"label": OWNER_LABEL}):
-                if container["Labels"][OWNER_LABEL].startswith(self._label):
+                if container["Labels"][OWNER_LABEL].startswith(tuple(self._labels)):
                     yield container["Names"][0]
         finally:
             client.close()

@@ -125,7 +125,7 @@ def asleep(agents: AgentEngine) -> list[str]:
 # environments
 
 
-@pytest.mark.parametrize("backend", ["local", BUBBLEWRAP, DOCKER])
+@pytest.mark.parametrize("backend", [BUBBLEWRAP, DOCKER])
 def test_the_reaper_removes_everything_of_a_killed_environment(backend, folder, agents, queue, tmp_path):
     command = collecting("serve", backend, agents.url, "--env.rollout_server_url", queue)
     with running(command, folder, tmp_path) as program:
@@ -144,7 +144,6 @@ def test_the_reaper_removes_everything_of_a_killed_environment(backend, folder, 
         pytest.param("process", signal.SIGINT, "bubblewrap", marks=pytest.mark.namespaces),
         pytest.param("serve", signal.SIGTERM, "bubblewrap", marks=pytest.mark.namespaces),
         pytest.param("evaluate", signal.SIGINT, "docker", marks=pytest.mark.docker),
-        pytest.param("serve", signal.SIGINT, "docker", marks=pytest.mark.docker),
     ],
 )
 def test_a_signal_leaves_nothing_for_the_reaper(mode, number, backend, folder, agents, queue, tmp_path):
@@ -159,20 +158,21 @@ def test_a_signal_leaves_nothing_for_the_reaper(mode, number, backend, folder, a
     assert "Traceback" not in program.said()
 
 
-@pytest.mark.parametrize("backend", [BUBBLEWRAP])
-@pytest.mark.parametrize("requests", [2, 1 + ROLLOUTS])
-def test_a_signal_while_boxes_are_being_opened_leaves_nothing(requests, backend, folder, agents, tmp_path):
-    with running(collecting("process", backend, agents.url), folder, tmp_path) as program:
-        # the first is the probe; an agent's box is opened when its first reply has come
-        wait_until(lambda: len(agents.bodies("/v1/completions")) >= requests, program=program.process)
+@pytest.mark.namespaces
+def test_a_signal_while_boxes_are_being_opened_leaves_nothing(folder, agents, tmp_path):
+    with running(collecting("process", "bubblewrap", agents.url), folder, tmp_path) as program:
+        # the first request is the probe; an agent's box is opened when its first reply has come
+        wait_until(lambda: len(agents.bodies("/v1/completions")) > ROLLOUTS, program=program.process)
         assert program.end_by(signal.SIGINT) == 130
     assert program.owner.left() == []
     assert commands_like(agents.command) == []
 
 
-@pytest.mark.parametrize("backend", [BUBBLEWRAP])
-def test_rollouts_that_take_too_long_leave_nothing(backend, folder, agents, tmp_path):
-    command = collecting("process", backend, agents.url, "--env.worker_timeout", "0.7", "--env.max_num_workers", "8")
+@pytest.mark.namespaces
+def test_rollouts_that_take_too_long_leave_nothing(folder, agents, tmp_path):
+    command = collecting(
+        "process", "bubblewrap", agents.url, "--env.worker_timeout", "0.7", "--env.max_num_workers", "8"
+    )
     with running(command, folder, tmp_path) as program:
         assert program.process.wait(100) == 1
     assert re.search(r"items in a row gave no group: timeout \(\d+\)\n", program.said())
@@ -283,3 +283,29 @@ def test_a_batch_of_a_killed_trainer_is_given_out_again(tmp_path):
         server.kill()
     assert again == lost
     assert len({first, lost, following}) == 3
+
+
+# the quickstart
+
+LONG = [pytest.mark.slow, pytest.mark.timeout(200)]
+MOMENTS = [
+    pytest.param("logs/*.log", id="its first child starts"),
+    pytest.param("evaluations/*/samples.partial.jsonl", id="boxes are open"),
+    pytest.param("trainer/metrics.jsonl", id="the policy is trained", marks=LONG),
+]
+"""Files that have something in them from a moment on."""
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("sign", MOMENTS)
+def test_ctrl_c_ends_the_quickstart_and_all_that_it_started(sign, tmp_path):
+    require("bubblewrap")
+    target = tmp_path / "run"
+    command = module("environments.local_run.quickstart", "--folder", str(target), "--backend", "bubblewrap")
+    with running([*command, "--eval-size", "4", "--steps", "50"], tmp_path, tmp_path) as program:
+        wait_until(lambda: any(path.stat().st_size for path in target.glob(sign)), 150, program.process)
+        program.owner.note_children()
+        assert program.end_by(signal.SIGINT) == 130
+    assert program.owner.left() == []
+    assert f"What it wrote is in {target}" in program.said()
+    assert "Traceback" not in program.said()

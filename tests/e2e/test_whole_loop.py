@@ -13,7 +13,7 @@ from atroposlib.envs.server_handling.certificate import digest
 from atroposlib.wire import IGNORED_MASK
 from tests.atroposlib.api.serving import ServerProcess
 from tests.e2e.programs import module
-from tests.e2e.test_drills import BUBBLEWRAP, DOCKER, running
+from tests.e2e.test_drills import running
 from tests.environments.conftest import require
 from trainer.http import JsonClient
 from trainer.policy import TINY, load_policy
@@ -31,8 +31,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("backend", [BUBBLEWRAP, DOCKER])
-def test_what_is_trained_is_what_the_engine_sampled(backend, tmp_path):
+def test_what_is_trained_is_what_the_engine_sampled(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     server = ServerProcess("--store", str(tmp_path / "queue.sqlite"))
@@ -44,7 +43,7 @@ def test_what_is_trained_is_what_the_engine_sampled(backend, tmp_path):
     )
     environment = module(
         *(ENVIRONMENT, "serve", "--openai.base_url", f"http://127.0.0.1:{port}/v1"),
-        *("--env.rollout_server_url", server.url, "--env.terminal_backend", require(backend)),
+        *("--env.rollout_server_url", server.url, "--env.terminal_backend", require("auto")),
         *("--env.group_size", str(GROUP), "--env.max_num_workers", "4", "--env.use_wandb", "false"),
         *("--env.data_path_to_save_groups", str(tmp_path / "groups.jsonl")),
     )
