@@ -80,6 +80,7 @@ def draw_text(rewards: Sequence[tuple[int, float]], width: int = 64, height: int
     figure.width, figure.height, figure.with_colors = width, height, False
     figure.x_label, figure.y_label = "training step", "reward"
     figure.set_y_limits(0, 1)
+    figure.set_x_limits(0, max((step for step, _ in rewards), default=1))
     figure.x_ticks_fkt = lambda low, high: f"{low:.0f}"
     figure.y_ticks_fkt = lambda low, high: f"{low:.2f}"
     figure.plot(*_smooth(rewards))
