@@ -3,7 +3,7 @@
 0    done
 1    the run failed; what raised is shown
 2    a setting is wrong: one message that names it
-130  stopped by Ctrl-C (143 by SIGTERM), after a clean end; a second signal does not wait for it
+130  stopped by Ctrl-C (143 by SIGTERM, 129 by the end of its terminal), after a clean end, which a second signal cuts
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run; one that is ignored from the start, as under nohup, stays so."""
 EVALUATE_CONFIG_FILE = "evaluate_config.yaml"
 _OF_THE_ENGINE = frozenset({"EngineUnavailable", "EngineRefused", "engine_error"})
 """Reasons of rollouts that failed at the engine."""
@@ -199,7 +201,7 @@ async def _run_async(env: BaseEnv, mode: Mode, settings: Settings, stopped_by: l
 
 @contextmanager
 def _signals_cancel(stopped_by: list[int]) -> Iterator[None]:
-    """The first SIGINT or SIGTERM cancels the running task; the second one ends clean-up too, the third the process.
+    """The first signal cancels the running task; the second one ends clean-up too, the third the process.
 
     Plain handlers, not the loop's, so that they work while an environment's code blocks the loop.
     """
@@ -217,7 +219,7 @@ def _signals_cancel(stopped_by: list[int]) -> Iterator[None]:
         if task is not None:
             loop.call_soon_threadsafe(task.cancel)
 
-    usual = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    usual = {each: signal.signal(each, stop) for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN}
     try:
         yield
     finally:

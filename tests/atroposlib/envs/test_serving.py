@@ -323,7 +323,7 @@ class Hanging(CountingEnv):
         await asyncio.sleep(600)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 async def test_a_signal_ends_a_serving_process_cleanly(url, tmp_path, number, code):
     trainer = Trainer(url)
     await trainer.register(num_steps=100)
