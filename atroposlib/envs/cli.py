@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run; one that is ignored from the start, as under nohup, stays so."""
+"""Signals that end a run; the last stays ignored where it is from the start, as under nohup."""
 EVALUATE_CONFIG_FILE = "evaluate_config.yaml"
 _OF_THE_ENGINE = frozenset({"EngineUnavailable", "EngineRefused", "engine_error"})
 """Reasons of rollouts that failed at the engine."""
@@ -219,7 +219,8 @@ def _signals_cancel(stopped_by: list[int]) -> Iterator[None]:
         if task is not None:
             loop.call_soon_threadsafe(task.cancel)
 
-    usual = {each: signal.signal(each, stop) for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN}
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    usual = {each: signal.signal(each, stop) for each in _ENDING if not (nohup and each == signal.SIGHUP)}
     try:
         yield
     finally:
