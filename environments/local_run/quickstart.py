@@ -157,7 +157,7 @@ def report(run: Run, seconds: float) -> None:
         interval = f"{rate.low:.1%} - {rate.high:.1%}"
         table.add_row(name, f"{rate.rate:.1%}", interval, f"{rate.successes}/{rate.items}")
     run.console.print(table)
-    run.console.print(f"{seconds:.0f} s. Everything this run wrote is in {folder}:")
+    run.console.print(f"{seconds:.0f} s. Everything this run wrote is in {folder}:", soft_wrap=True)
     for path in sorted(folder.iterdir()):
         run.console.print(f"  {path.name}{'/' if path.is_dir() else ''}")
 

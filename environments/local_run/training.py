@@ -50,6 +50,8 @@ class Training:
                 _check_not_failed(environment)
                 await asyncio.sleep(TICK_S)
             live.update(self._table(time.monotonic() - started))
+        if not console.is_terminal:
+            console.line()  # in a file the table is written once, without the end of its last line
         _check_not_failed(trainer)
         await group.end(environment)
         await group.end(server)
