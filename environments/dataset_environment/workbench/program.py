@@ -25,7 +25,7 @@ from environments.dataset_environment.workbench.display import Display
 from environments.local_run.processes import ChildFailed
 
 DEFAULT_ENV, DEFAULT_AGENT = "dataset_local", "embedded"
-DEFAULT_SAMPLES = 5
+DEFAULT_SAMPLES = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -246,7 +246,7 @@ def test_server_environment_and_trainer_work_together_from_their_commands(shell,
 
 def test_scored_answers_are_shown_by_the_local_server(shell):
     by_name, by_path = shell.run_all(LOCAL_SERVER, LOCAL_SERVER_BY_PATH)
-    assert "5 answers judged, 0 not" in by_name
+    assert "3 answers judged, 0 not" in by_name
     assert "accuracy" in by_name
     assert "my_custom" in by_path
     assert "combined(accuracy,format)" in by_path
@@ -263,7 +263,7 @@ def test_the_debugger_runs_lists_and_samples_as_it_is_told(shell):
     assert "gsm8k_debug" in listed
     assert "nous_hermes_8b" in listed
     assert {"accuracy", "format", "reasoning_steps", "cosine_scaled", "r1"} <= set(yaml.safe_load(rewards))
-    assert all("5 answers judged, 0 not" in shown for shown in (default, warm, verbose))
+    assert all("3 answers judged, 0 not" in shown for shown in (default, warm, verbose))
     assert "36 questions to train on" not in default
     assert "36 questions to train on" in verbose
 
