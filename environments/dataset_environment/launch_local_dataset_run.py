@@ -12,7 +12,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -44,7 +44,13 @@ class Launch:
     folder: Path
     base_url: str | None
     environment_words: tuple[str, ...]
-    trainer_flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    trainer_flags: dict[str, tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError."""
+        words = " ".join(self.trainer_flags["training-steps"])
+        if not words.isdecimal() or int(words) == 0:
+            raise ConfigError(f"--training_steps: {words!r} is no number of steps")
 
     @property
     def steps(self) -> int:

@@ -211,6 +211,8 @@ def _as_config_errors(source: Source, datasets: Any) -> Iterator[None]:
         yield
     except ConfigError:
         raise
+    except StopIteration as error:  # from files with nothing in them; in a thread it would never reach who waits
+        raise ConfigError(f"{source.setting}: {source} has no rows: its files are empty") from error
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         cause = error.__cause__ or error
         raise ConfigError(f"{source.setting}: {source} cannot be read: {type(cause).__name__}: {cause}") from error

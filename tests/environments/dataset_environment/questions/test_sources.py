@@ -121,6 +121,7 @@ def test_a_file_of_an_installed_package_is_found_by_the_package(tmp_path, monkey
         ("notes.pdf", "train", None, "cannot tell the format of notes.pdf"),
         ("broken.jsonl", "train", None, "broken.jsonl, split train cannot be read"),
         ("empty", "train", None, "empty, split train cannot be read"),
+        ("nothing.jsonl", "train", None, "nothing.jsonl, split train has no rows: its files are empty"),
         ("package:no_such_package/x.jsonl", "train", None, "not installed: pip install no-such-package"),
         ("package:datasets/no_such_file.jsonl", "train", None, "has no file 'no_such_file.jsonl'"),
     ],
@@ -130,6 +131,7 @@ def test_what_cannot_be_read_is_one_message_that_names_it(here, name, split, con
     (here / "notes.pdf").write_text("%PDF")
     (here / "broken.jsonl").write_text('{"a": 1}\n{"a": \n')
     (here / "empty").mkdir()
+    (here / "nothing.jsonl").touch()
     with pytest.raises(ConfigError, match=complaint):
         load(name, split, config)
 
