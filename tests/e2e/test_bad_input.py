@@ -17,6 +17,7 @@ LONGEST_MESSAGE = 3
 NO_DOCKER = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
 SERVER = "atroposlib.cli.run_api"
 TRAINER, ENGINE = "trainer.grpo", "trainer.serve"
+DATA = "environments.dataset_environment.dataset_env"
 QUICKSTART = "environments.local_run.quickstart"
 
 
@@ -36,6 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "file").write_text("no folder")
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text("{}")
+    (folder / "nothing.jsonl").touch()
     (folder / "broken.yaml").write_text("env: [1,\n")
     (folder / "unknown.yaml").write_text("env:\n  group_sise: 3\n")
     source = (folder / "environments" / "my_env.py").read_text()
@@ -81,6 +83,10 @@ AT_ONCE = {
         environment("process", "--env.terminal_backend", "modal"), "known are auto, docker, bubblewrap, local"
     ),
     "unknown toolset": Case(environment("process", "--env.enabled_toolsets", "web9"), "Unknown toolset 'web9'"),
+    "unknown reward": Case(
+        module(DATA, "process", "--env.dataset_path", "file", "--env.reward_functions", "nope"),
+        "no reward function 'nope'; there are accuracy",
+    ),
     "unknown parser": Case(environment("process", "--env.tool_call_parser", "x"), "unknown tool_call_parser 'x'"),
     "groups cannot be written": Case(
         environment("process", "--env.data_path_to_save_groups", "file/below.jsonl"), "--env.data_path_to_save_groups: "
@@ -183,7 +189,13 @@ def test_a_dataset_without_items_is_named(mode, folder, engines):
     refused(Case(command, "MyEnv has no items: its dataset is empty"), folder)
 
 
+def test_a_data_file_with_nothing_in_it_is_named(folder, engines):
+    words = ("process", "--openai.base_url", engines["one"], "--env.tokenizer_name", "tokenizer")
+    data = ("--env.dataset_path", "nothing.jsonl", "--env.reward_functions", "accuracy", "--env.use_wandb", "false")
+    refused(Case(module(DATA, *words, *data), "nothing.jsonl, split train has no rows"), folder)
+
+
 def test_nothing_of_all_this_was_written(folder):
     """The last test of this file: mistakes leave no files, save the folders that were asked for."""
     left = {path.name for path in folder.iterdir()} - {"runs", "data"}
-    assert left == {"environments", "tokenizer", "model", "file", "broken.yaml", "unknown.yaml"}
+    assert left == {"environments", "tokenizer", "model", "file", "nothing.jsonl", "broken.yaml", "unknown.yaml"}
