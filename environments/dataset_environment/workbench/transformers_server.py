@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from atroposlib.envs.hub import hub_answers
 from atroposlib.envs.server_handling.completions import read_chat_completion
 from atroposlib.envs.server_handling.generation import EngineFacts, TokensAndLogprobs
 from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
 from atroposlib.errors import ConfigError, NotTokenExact
-from environments.dataset_environment.hub import hub_answers
 
 if TYPE_CHECKING:
     from openai.types import Completion

@@ -5,8 +5,8 @@ import time
 import datasets
 import pytest
 
+from atroposlib.envs import hub
 from atroposlib.errors import ConfigError
-from environments.dataset_environment import hub
 from environments.dataset_environment.questions import sources
 from environments.dataset_environment.questions.sources import Source, load_rows
 from tests.environments.dataset_environment.sums import sums, write_gsm8k, write_jsonl

@@ -1,7 +1,7 @@
 import pytest
 
+from atroposlib.envs import hub
 from atroposlib.errors import ConfigError
-from environments.dataset_environment import hub
 from environments.dataset_environment.workbench.transformers_server import TransformersServer
 
 CHAT = [{"role": "user", "content": "What is 1 plus 1?"}]
