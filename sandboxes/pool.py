@@ -203,7 +203,7 @@ class SandboxPool:
         """Give what is ready to those who wait, and start what they lack, as far as may start at once."""
         if self._closed:
             return
-        for waiter in [waiter for waiter in self._waiters if self._ready[waiter.key]]:
+        for waiter in self._still_waiting():
             if self._ready[waiter.key]:
                 self._give(waiter, _Offer(self._ready[waiter.key].popleft(), waited=True))
         self._start_all([(waiter.key, waiter.spec) for waiter in self._unserved()])
@@ -225,7 +225,7 @@ class SandboxPool:
         """Those for whom no box is on its way, in order."""
         under_way = dict(self._coming)
         unserved = []
-        for waiter in self._waiters:
+        for waiter in self._still_waiting():
             if under_way.get(waiter.key, 0) > 0:
                 under_way[waiter.key] -= 1
             else:
@@ -282,7 +282,11 @@ class SandboxPool:
             self._end(box)
 
     def _first_waiting_for(self, key: object) -> _Waiter | None:
-        return next((waiter for waiter in self._waiters if waiter.key == key), None)
+        return next((waiter for waiter in self._still_waiting() if waiter.key == key), None)
+
+    def _still_waiting(self) -> list[_Waiter]:
+        """Those who wait, without those who were cancelled a moment ago and have not run since."""
+        return [waiter for waiter in self._waiters if not waiter.offer.done()]
 
     def _give(self, waiter: _Waiter, offer: _Offer) -> None:
         self._waiters.remove(waiter)

@@ -234,6 +234,21 @@ async def test_a_box_that_comes_to_one_who_just_gave_up_is_not_lost(backend, war
     assert backend.living() == 0
 
 
+@pytest.mark.parametrize("warm", [0, 1])
+async def test_a_box_that_comes_to_one_who_was_cancelled_in_the_same_moment_is_not_lost(backend, warm):
+    async def start(spec: SandboxSpec) -> Sandbox:
+        box = await backend.start(spec)
+        taker.cancel()  # it does not run before the box is handed out
+        return box
+
+    async with SandboxPool(start, warm=warm, starting=1) as pool:
+        taker = asyncio.create_task(pool.take(SPEC))
+        with pytest.raises(asyncio.CancelledError):
+            await taker
+        await until(lambda: len(backend.boxes) == 1 and backend.living() == warm)
+    assert backend.living() == 0
+
+
 async def test_a_taker_cancelled_at_any_await_leaves_no_box(backend):
     async with SandboxPool(backend.start, warm=1) as pool:
         step = 1
