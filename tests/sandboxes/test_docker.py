@@ -119,7 +119,7 @@ async def test_a_box_has_no_network(box):
 
 
 async def test_a_box_without_network_still_speaks_to_itself_by_name(box):
-    server = await box.start("echo hello | nc -l -p 7000")
+    server = await box.start("while true; do echo hello | nc -l -p 7000; done")
     async with asyncio.timeout(20):
         while (result := await box.exec("nc -w 2 localhost 7000 < /dev/null")).output != "hello\n":
             assert (await box.poll(server)).exit_code is None, result.output
