@@ -19,7 +19,7 @@ from trainer.http import JsonClient
 from trainer.policy import TINY, load_policy
 
 ENVIRONMENT = "environments.terminal_test_env.terminal_test_env"
-STEPS, GROUP, SEQUENCES = 3, 4, 8
+STEPS, GROUP, SEQUENCES = 2, 4, 8
 NOT_SAMPLED = 1.0
 """What stands for a logprob where nothing was sampled."""
 GAP = 1e-3
