@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from atroposlib.envs.server_handling.byte_tokenizer import CHATML_TEMPLATE  # noqa: E402
+from atroposlib.envs.server_handling.chat_template import ChatTemplate  # noqa: E402
 from atroposlib.envs.server_handling.generation import Generation, SampledTokens  # noqa: E402
 from atroposlib.envs.server_handling.managed_server import ManagedServer  # noqa: E402
 from atroposlib.envs.server_handling.scripted_server import ScriptedServer  # noqa: E402
@@ -69,11 +70,16 @@ class FreeEngine(ScriptedServer):
         return Generation(kwargs["input_ids"], (SampledTokens(ids, [-0.5] * len(ids), "stop"),))
 
 
-async def appended(tokenizer: Any, turns: int, texts: Texts) -> tuple[dict[str, list[float]], list[dict[str, Any]]]:
-    """One rollout: CPU seconds of each turn until its prompt was there, and of the rest; and the messages."""
+async def appended(
+    template: ChatTemplate, tokenizer: Any, turns: int, texts: Texts
+) -> tuple[dict[str, list[float]], list[dict[str, Any]]]:
+    """One rollout: CPU seconds of each turn until its prompt was there, and of the rest; and the messages.
+
+    What was found out about the template is shared by all rollouts, as ``ServerManager`` does.
+    """
     engine = FreeEngine(tokenizer=tokenizer)
     engine.answers = [tokenizer.encode(texts.cut(600) + CALL, add_special_tokens=False) for _ in range(turns)]
-    managed = ManagedServer(engine, tokenizer, tool_parser="hermes", facts=await engine.probe())
+    managed = ManagedServer(engine, tokenizer, tool_parser="hermes", facts=await engine.probe(), template=template)
     messages: list[dict[str, Any]] = [*START, {"role": "user", "content": texts.cut(2000)}]
     spent: dict[str, list[float]] = {"prompt": [], "turn": []}
     for _ in range(turns):
@@ -113,10 +119,11 @@ def compare(turns: int, repeats: int) -> bool:
     """Print one line; whether the goal was reached."""
     tokenizer = tokenizer_of_128k_ids()
     tokenizer.chat_template = CHATML_TEMPLATE
-    asyncio.run(appended(tokenizer, 3, Texts()))
+    template = ChatTemplate(tokenizer)
+    asyncio.run(appended(template, tokenizer, 3, Texts()))
     ratios, growths, runs = [], [], []
     for seed in range(repeats):
-        spent, messages = asyncio.run(appended(tokenizer, turns, Texts(seed)))
+        spent, messages = asyncio.run(appended(template, tokenizer, turns, Texts(seed)))
         prompts = spent["prompt"]
         ratios.append(anew(tokenizer, messages) / sum(prompts))
         growths.append(statistics.median(prompts[-3:]) / statistics.median(prompts[:3]))

@@ -6,6 +6,7 @@ Errors are answered as OpenAI's API words them: ``{"error": {"message", "type", 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 from functools import partial
@@ -17,16 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from atroposlib.envs.server_handling.capture_answers import (
-    JsonResponse,
-    ReportingResponse,
-    error_response,
-    events_of,
-    failure_response,
-    plain,
-    text_events_of,
-)
+from atroposlib.envs.server_handling.capture_answers import Failure, JsonResponse, ReportingResponse, failure_of, plain
 from atroposlib.envs.server_handling.capture_session import Answer, CaptureSession, CaptureSessions, UnknownSession
+from atroposlib.envs.server_handling.capture_stream import EventStream, events_of, text_events_of
 from atroposlib.envs.server_handling.http_client import encode_json
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from atroposlib.errors import AtroposError, ConfigError
@@ -39,6 +33,8 @@ ONLY_FOR_OPENAI = (
     *("stream", "stream_options", "store", "metadata", "user", "service_tier", "prompt_cache_key", "safety_identifier"),
 )
 """Fields of a request that concern OpenAI's own service, and that an engine may refuse."""
+HEAD_WITHIN_S = 0.2
+"""Seconds after which a stream gets its head. What fails before, as an overlong conversation does, has a status."""
 RETRY_COUNT = "x-stainless-retry-count"
 """Header in which OpenAI's clients number the repetitions of a request."""
 
@@ -55,30 +51,43 @@ class SessionRequest(BaseModel):
     max_rollout_tokens: int | None = None
 
 
-class ChatBody(BaseModel):
-    """What has to be right in the body of a chat request; the rest is the template's and the engine's to judge."""
+class StreamOptions(BaseModel):
+    """How a stream is to be."""
+
+    include_usage: bool | None = None
+
+
+class Body(BaseModel):
+    """What has to be right in every request; the rest is the template's and the engine's to judge."""
 
     model_config = ConfigDict(extra="allow")
+
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def with_usage(self) -> bool:
+        """Whether the stream is to end with its usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ChatBody(Body):
+    """A chat request."""
 
     messages: list[dict[str, Any]]
-    n: int | None = None
-    stream: bool | None = None
 
 
-class TextBody(BaseModel):
-    """The same for a text completion."""
-
-    model_config = ConfigDict(extra="allow")
+class TextBody(Body):
+    """A text completion."""
 
     prompt: str | list[int]
-    n: int | None = None
-    stream: bool | None = None
 
 
 class _Refused(Exception):
-    def __init__(self, response: Response) -> None:
-        super().__init__()
-        self.response = response
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 class CaptureProxy:
@@ -170,14 +179,14 @@ class CaptureProxy:
     async def chat(self, request: Request) -> Any:
         session, body = await self._session(request), await _body(request)
         asked = _parse(ChatBody, body)
-        answer = session.ask("chat", body, _first_try(request), partial(_converse, session, body))
-        return await _reply(answer, asked, body, events_of)
+        answer = session.ask(_name("chat", body), _first_try(request), partial(_converse, session, body))
+        return await _reply(request, answer, asked, events_of)
 
     async def complete(self, request: Request) -> Any:
         session, body = await self._session(request), await _body(request)
         asked = _parse(TextBody, body)
-        answer = session.ask("text", body, _first_try(request), partial(_continue_text, session, body))
-        return await _reply(answer, asked, body, text_events_of)
+        answer = session.ask(_name("text", body), _first_try(request), partial(_continue_text, session, body))
+        return await _reply(request, answer, asked, text_events_of)
 
     async def render(self, request: Request) -> Any:
         session, body = await self._session(request), await _body(request)
@@ -214,31 +223,36 @@ class CaptureProxy:
         """The proxy's own routes: for whoever has its token, or for this machine where it has none."""
         if self._token is None or secrets.compare_digest(_bearer(request).encode(), self._token.encode()):
             return
-        raise _Refused(error_response(401, "this route needs the proxy's token", "authentication_error", "no_token"))
+        raise _Refused(Failure(401, "this route needs the proxy's token", "authentication_error", "no_token"))
 
     async def _session(self, request: Request) -> CaptureSession:
         session = await self.sessions.find(request.path_params["uuid"])
         if not session.knows_secret(_bearer(request)):
             message = "the API key has to be the secret of this session, as /sessions/create told it"
-            raise _Refused(error_response(401, message, "authentication_error", "invalid_api_key"))
+            raise _Refused(Failure(401, message, "authentication_error", "invalid_api_key"))
         return session
 
 
 async def _answered(endpoint: Any, request: Request) -> Response:
     """The boundary of one request: whatever is raised becomes an answer."""
     if "origin" in request.headers:
-        return error_response(403, "web pages may not use this proxy", "permission_error", "origin")
+        return Failure(403, "web pages may not use this proxy", "permission_error", "origin").response()
     try:
         told = await endpoint(request)
     except _Refused as refused:
-        return refused.response
-    except AtroposError as error:
-        logger.warning("%s %s: %s", request.method, request.url.path, error)
-        return failure_response(error)
-    except Exception as error:
-        logger.exception("%s %s failed", request.method, request.url.path)
-        return failure_response(error)
+        return refused.failure.response()
+    except Exception as error:  # noqa: BLE001 the boundary of one request
+        return _told(request, error).response()
     return told if isinstance(told, Response) else JsonResponse(told)
+
+
+def _told(request: Request, error: Exception) -> Failure:
+    """What the client is told of an error; the log is told as well."""
+    if isinstance(error, AtroposError):
+        logger.warning("%s %s: %s", request.method, request.url.path, error)
+    else:
+        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return failure_of(error)
 
 
 async def _converse(session: CaptureSession, body: bytes) -> Any:
@@ -253,22 +267,23 @@ async def _continue_text(session: CaptureSession, body: bytes) -> Any:
     return await session.managed.completion(**{**session.defaults, **_passed(body)})
 
 
-async def _reply(answer: Answer, asked: ChatBody | TextBody, body: bytes, events: Any) -> Response:
-    told = plain(await _outcome(answer))
-
+async def _reply(request: Request, answer: Answer, asked: Body, events: Any) -> Response:
     def delivered() -> None:
         answer.delivered = True
 
     if not asked.stream:
-        return ReportingResponse([encode_json(told)], "application/json", delivered)
-    with_usage = bool((orjson.loads(body).get("stream_options") or {}).get("include_usage"))
-    return ReportingResponse(list(events(told, with_usage)), "text/event-stream", delivered)
+        return ReportingResponse(await _outcome(answer), delivered)
+    await asyncio.wait({answer.task}, timeout=HEAD_WITHIN_S)
+    if answer.task.done():
+        await _outcome(answer)  # raises what it came to
+    as_events = partial(events, with_usage=asked.with_usage)
+    return EventStream(_outcome(answer), as_events, lambda error: _told(request, error).body, delivered)
 
 
-async def _outcome(answer: Answer) -> Any:
+async def _outcome(answer: Answer) -> dict[str, Any]:
     """What the request came to, whoever asked first; a client that hangs up does not end it for others."""
     try:
-        return await asyncio.shield(answer.task)
+        return plain(await asyncio.shield(answer.task))
     except asyncio.CancelledError:
         if answer.task.cancelled():
             raise UnknownSession("the session was deleted meanwhile") from None
@@ -281,7 +296,7 @@ async def _body(request: Request) -> bytes:
         content += piece
         if len(content) > MAX_BODY_BYTES:
             message = f"the request is longer than {MAX_BODY_BYTES} bytes"
-            raise _Refused(error_response(413, message, "invalid_request_error", "too_large"))
+            raise _Refused(Failure(413, message, "invalid_request_error", "too_large"))
     return bytes(content)
 
 
@@ -292,6 +307,12 @@ def _parse(kind: Any, body: bytes) -> Any:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the body"
         raise ConfigError(f"{place}: {first['msg']}") from error
+
+
+def _name(path: str, body: bytes) -> str:
+    """The same for a request and its repetition, which may ask for the answer as a stream or no more so."""
+    fields = {name: value for name, value in orjson.loads(body).items() if name not in ("stream", "stream_options")}
+    return hashlib.sha256(path.encode() + b"\n" + encode_json(fields)).hexdigest()
 
 
 def _parser(name: str) -> str:

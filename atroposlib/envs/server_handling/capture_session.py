@@ -8,7 +8,6 @@ repetition, after the first answer reached it, is taken to want another sample.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 import time
 import uuid
@@ -87,15 +86,14 @@ class CaptureSession:
         """Whether this is the session's secret; takes the same time for every wrong one."""
         return secrets.compare_digest(given.encode(), self.secret.encode())
 
-    def ask(self, path: str, body: bytes, first_try: bool, work: Callable[[], Awaitable[Any]]) -> Answer:
-        """The answer to a request: that of the same request before, or a new one by ``work``.
+    def ask(self, key: str, first_try: bool, work: Callable[[], Awaitable[Any]]) -> Answer:
+        """The answer to a request: that of the request of the same ``key`` before, or a new one by ``work``.
 
         Its task belongs to the session and goes on when the client hangs up, so that a repetition finds it.
 
         Raises: NoTurnsLeft.
         """
         self.touch()
-        key = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
         known = self._answers.get(key)
         if known is not None and not self._is_another_sample(known, first_try):
             return known

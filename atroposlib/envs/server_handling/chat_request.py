@@ -21,6 +21,8 @@ class ChatRequest:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Any] | None
     variables: Mapping[str, Any]
+    logprobs: bool = False
+    """Whether the answer is to tell the logprob of each token it consists of."""
 
     @classmethod
     def take(cls, arguments: dict[str, Any]) -> ChatRequest:
@@ -30,9 +32,10 @@ class ChatRequest:
         if arguments.get("tool_choice") == "none":
             tools = None
         variables = _template_variables(arguments)
+        logprobs = bool(arguments.get("logprobs"))
         for name in NOT_FOR_TOKENS:
             arguments.pop(name, None)
-        return cls(messages, tools, variables)
+        return cls(messages, tools, variables, logprobs)
 
     @cached_property
     def setting(self) -> bytes:
@@ -67,7 +70,11 @@ def _template_variables(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_dict(message: Any) -> Mapping[str, Any]:
-    if isinstance(message, Mapping):
+    """A message as plain data; callers also give the objects of the ``openai`` package, or a dict that holds some."""
+    if not isinstance(message, Mapping):
+        plain: dict[str, Any] = message.model_dump(exclude_none=True)
+        return plain
+    calls = message.get("tool_calls")
+    if not calls or all(isinstance(call, Mapping) for call in calls):
         return message
-    plain: dict[str, Any] = message.model_dump(exclude_none=True)
-    return plain
+    return {**message, "tool_calls": [_as_dict(call) for call in calls]}

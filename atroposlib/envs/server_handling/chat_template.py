@@ -20,6 +20,8 @@ from atroposlib.errors import RolloutInvalid
 
 Message = Mapping[str, Any]
 MARK, THOUGHT, NEWS, QUESTION = "zqAnswerqz", "zqThoughtqz", "zqNewsqz", "zqQuestionqz"
+MOST_REMEMBERED = 256
+"""Stand-in answers whose rendering is remembered: one for each combination of tools that are called."""
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _STAND_IN_CALL: dict[str, Any] = {"id": "callid000", "type": "function", "function": {"name": "tool", "arguments": {}}}
 
@@ -67,6 +69,7 @@ class ChatTemplate:
         self._source = getattr(tokenizer, "chat_template", None)
         self._keeps: dict[tuple[Any, ...], bool] = {}
         self._seams: dict[tuple[Any, ...], Seam | None] = {}
+        self._alone: dict[tuple[Any, ...], str] = {}
 
     def is_of(self, tokenizer: Any) -> bool:
         """Whether this is still the template of this tokenizer, so that what was found out holds."""
@@ -133,7 +136,7 @@ class ChatTemplate:
         self, stand_in: list[dict[str, Any]], new: Sequence[Message], tools: Any, variables: Mapping[str, Any]
     ) -> Bridge | None:
         with_new = self._render(self._readable([*stand_in, *new]), tools, variables, generate=True)
-        alone = self._render(self._readable(stand_in), tools, variables, generate=False)
+        alone = self._rendered_alone(stand_in, tools, variables)
         if MARK in with_new and MARK in alone:
             with_new, alone = with_new.partition(MARK)[2], alone.partition(MARK)[2]
             if not stand_in[-1].get("tool_calls"):
@@ -146,6 +149,38 @@ class ChatTemplate:
             return None
         rest, end_token = with_new[len(said) :], self.tokens.leading_special(turn_end)
         return _split(rest, end_token if rest.startswith(end_token) else "")
+
+    def _rendered_alone(self, stand_in: list[dict[str, Any]], tools: Any, variables: Mapping[str, Any]) -> str:
+        """The stand-in conversation with nothing after it; rendered once where the ids of calls do not show in it."""
+        calls = stand_in[-1].get("tool_calls") or []
+        if calls and self._writes_call_ids:
+            return self._render(self._readable(stand_in), tools, variables, generate=False)
+        names = tuple(call["function"]["name"] for call in calls)
+        key = (names, stand_in[-1]["content"], _hashable({"tools": tools, **variables}))
+        known = self._alone.get(key)
+        if known is not None:
+            return known
+        text = self._render(self._readable(stand_in), tools, variables, generate=False)
+        if MARK in text:  # what stands before the mark, such as today's date, is not looked at
+            if len(self._alone) >= MOST_REMEMBERED:
+                self._alone.clear()
+            self._alone[key] = text
+        return text
+
+    @cached_property
+    def _writes_call_ids(self) -> bool:
+        """Whether the id of a call makes a difference to an answer that makes it."""
+        for tools in (None, _stand_in_tools([_STAND_IN_CALL])):
+            shown = set()
+            for number in ("callid000", "zq9qz8qz7"):
+                stand_in = _stand_in([{**_STAND_IN_CALL, "id": number}], MARK)
+                try:
+                    shown.add(self._render(self._readable(stand_in), tools, {}, generate=False))
+                except RolloutInvalid:
+                    return True
+            if len(shown) > 1:
+                return True
+        return False
 
     def keeps_history(
         self, new: Sequence[Message], has_thoughts: bool, has_calls: bool, tools: Any, variables: Mapping[str, Any]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
+from atroposlib.envs.server_handling.generation import SampledTokens
+from atroposlib.envs.server_handling.token_text import TokenText
 from atroposlib.errors import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -39,6 +41,25 @@ def read_completion(answer: Any) -> Completion:
     from openai.types import Completion
 
     return _read(Completion, answer)
+
+
+def chat_logprobs(tokens: TokenText, sampled: SampledTokens) -> dict[str, Any]:
+    """``choices[].logprobs`` of a chat: one entry for each sampled id, the end of the turn included.
+
+    ``bytes`` is ``None`` for an id that is only a part of a character; other candidates are not known.
+    """
+    pieces = [tokens.decode([number]) for number in sampled.ids]
+    return {
+        "content": [
+            {
+                "token": piece,
+                "logprob": logprob,
+                "bytes": None if "\ufffd" in piece else list(piece.encode()),
+                "top_logprobs": [],
+            }
+            for piece, logprob in zip(pieces, sampled.logprobs, strict=True)
+        ]
+    }
 
 
 def merge_choices(parts: Sequence[Any]) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, overload
 
 from atroposlib.errors import NotTokenExact
 
@@ -11,13 +14,58 @@ TokensAndLogprobs = tuple[list[int], list[list[int]], list[list[float | None]], 
 """Prompt ids; then per completion its ids, its logprobs and its finish reason."""
 
 
-class PromptIds(list[int]):
-    """The ids of a prompt, and the same as JSON, so that a long history is written once and not once a turn."""
+class Stretch(Protocol):
+    """A part of a prompt."""
 
-    def __init__(self, ids: Iterable[int], json: bytes) -> None:
-        super().__init__(ids)
-        self.json = json
+    ids: list[int]
+
+    @property
+    def json(self) -> bytes:
+        """The ids as they stand inside a JSON list: ``1,2,3``."""
+
+
+class PromptIds(Sequence[int]):
+    """The ids of a prompt, held in the parts it consists of.
+
+    A turn of a long rollout adds a little to much: what stays is neither copied nor written as JSON anew. As JSON this
+    is a list (``encode_json``); who needs a list in Python calls ``tolist``.
+    """
+
+    def __init__(self, stretches: Sequence[Stretch], length: int) -> None:
+        self._stretches = stretches
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain.from_iterable(stretch.ids for stretch in self._stretches)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self.tolist()[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(other) == self._length and self.tolist() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # like a list
+
+    def tolist(self) -> list[int]:
+        """The ids as one list, made anew."""
+        ids: list[int] = []
+        for stretch in self._stretches:
+            ids += stretch.ids
+        return ids
+
+    @cached_property
+    def json(self) -> bytes:
         """``[1,2,3]``, without blanks."""
+        return b"[" + b",".join([stretch.json for stretch in self._stretches if stretch.ids]) + b"]"
 
 
 @dataclass(frozen=True)
@@ -35,7 +83,7 @@ class SampledTokens:
 class Generation:
     """The answer to one prompt of ids: what was consumed and, per completion, what was sampled."""
 
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     completions: tuple[SampledTokens, ...]
     prompt_ids_from_engine: bool = True
     """False where the engine does not echo the prompt, so that ``prompt_ids`` is only what was sent."""
@@ -43,12 +91,12 @@ class Generation:
     def as_lists(self) -> TokensAndLogprobs:
         """The answer in the shape of ``tokens_and_logprobs_completion``."""
         told = self.completions
-        return self.prompt_ids, [c.ids for c in told], [c.logprobs for c in told], [c.finish_reason for c in told]
+        return list(self.prompt_ids), [c.ids for c in told], [c.logprobs for c in told], [c.finish_reason for c in told]
 
     def check_consumed(self, sent: Sequence[int]) -> None:
         """Raise ``NotTokenExact``, naming the first difference, where the engine consumed other ids than were sent."""
         consumed = self.prompt_ids
-        if consumed is sent or consumed == sent:
+        if consumed is sent or list(consumed) == list(sent):
             return
         pairs = enumerate(zip(sent, consumed, strict=False))
         first = next((i for i, (a, b) in pairs if a != b), min(len(sent), len(consumed)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -47,12 +48,18 @@ class MessageKey(NamedTuple):
         return self._replace(content=self.content[end_of_thoughts(self.content) :].strip())
 
 
+Glance = tuple[Any, Any, Any, Any]
+"""The fields of a message that count, just as they came. Equal ones are equal messages; unequal ones may still be."""
+
+
 @dataclass(frozen=True)
 class Turn:
     """One answer: the conversation up to and including it, and its place in the graph."""
 
     node: Node
     history: tuple[MessageKey, ...]
+    seen: list[Glance]
+    """The messages before the answer as the caller sent them, in copies of their own."""
     answer: Mapping[str, Any]
     setting: bytes
     """Tools and template variables in JSON: with other ones the same messages are another prompt."""
@@ -79,17 +86,30 @@ def keys_of(messages: Sequence[Mapping[str, Any]], first: int = 0) -> tuple[Mess
     return tuple(MessageKey.of(message, index) for index, message in enumerate(messages, first))
 
 
+def glances_of(messages: Sequence[Mapping[str, Any]]) -> list[Glance]:
+    """A glance at each message. What can be changed in place is not copied; see ``kept``."""
+    return [(m.get("role"), m.get("content"), m.get("tool_call_id"), m.get("tool_calls")) for m in messages]
+
+
+def kept(glances: Sequence[Glance]) -> list[Glance]:
+    """Glances that stay as they are, whatever the caller does to its messages later."""
+    return [glance if isinstance(glance[1], str) and not glance[3] else deepcopy(glance) for glance in glances]
+
+
 def find_continuation(
     turns: Sequence[Turn], messages: Sequence[Mapping[str, Any]], setting: bytes
 ) -> Continuation | None:
     """The longest earlier turn that this conversation begins with, or ``None``."""
     best: Continuation | None = None
+    glances = glances_of(messages)
     for turn in reversed(turns):  # the latest is the likeliest
         length = len(turn.history)
         if turn.setting != setting or length > len(messages) or (best is not None and length <= best.new):
             continue
         last = length - 1
-        if not all(map(MessageKey.is_of, turn.history[:last], messages, range(last))):
+        # lists are compared in C, which matters in a long history; messages that only look different follow after
+        alike = glances[:last] == turn.seen
+        if not alike and not all(map(MessageKey.is_of, turn.history[:last], messages, range(last))):
             continue
         answer = turn.history[last]
         if answer.is_of(messages[last], last):

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from atroposlib.envs.server_handling.generation import PromptIds
 from atroposlib.errors import EngineRefused, EngineUnavailable
 
 MAX_ANSWER_BYTES = 512 * 1024 * 1024
@@ -110,9 +111,13 @@ class EngineHttp:
 def encode_json(body: Any) -> bytes:
     """JSON of plain data, pydantic models and numpy arrays; a lone surrogate, which is no text, becomes ``?``."""
     try:
-        return orjson.dumps(body, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(body, default=_as_json, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     except TypeError:
         return json.dumps(body, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _as_json(value: Any) -> Any:
+    return orjson.Fragment(value.json) if isinstance(value, PromptIds) else _plain(value)
 
 
 def _plain(value: Any) -> Any:

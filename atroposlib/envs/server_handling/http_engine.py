@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -141,7 +142,7 @@ class HttpEngine(APIServer):
                 await self._check_served(model)
             return f"it refused a completion from ids: {error}"
         if answer.prompt_ids != PROBE_PROMPT:
-            return f"it was sent the ids {PROBE_PROMPT} and consumed {answer.prompt_ids[:8]}"
+            return f"it was sent the ids {PROBE_PROMPT} and consumed {list(answer.prompt_ids[:8])}"
         return ""
 
     async def _model(self) -> str:
@@ -223,8 +224,7 @@ class HttpEngine(APIServer):
 
     async def _generate_as_stock(self, prompt: Any, kwargs: dict[str, Any]) -> Generation:
         asked = {"logprobs": 0, "return_token_ids": True}
-        shown = orjson.Fragment(prompt.json) if isinstance(prompt, PromptIds) else prompt
-        answer = await self._post("completions", {**kwargs, **asked, "prompt": shown}, _without_echo(prompt))
+        answer = await self._post("completions", {**kwargs, **asked, "prompt": prompt}, _without_echo(prompt))
         choices = self._choices_of(answer)
         echoed = choices[0].get("prompt_token_ids") or answer.get("prompt_token_ids")
         echoed = prompt if echoed == ECHOED else echoed
@@ -251,7 +251,7 @@ class HttpEngine(APIServer):
             raise EngineUnavailable(f"{self._url} answered without choices: {str(answer)[:500]}")
         return list(choices)
 
-    def _generation(self, prompt: Any, echoed: list[int] | None, sampled: list[SampledTokens]) -> Generation:
+    def _generation(self, prompt: Any, echoed: Sequence[int] | None, sampled: list[SampledTokens]) -> Generation:
         """Put an answer together; without the engine's echo the prompt is what was sent, if that was ids."""
         if echoed is None and isinstance(prompt, str):
             raise NotTokenExact(f"{self._url} does not tell the ids of a text prompt; {self.token_exact_hint}")

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from atroposlib.envs.server_handling.certificate import Certificate, digest
-from atroposlib.envs.server_handling.chat_request import ChatRequest, message_of, size_of
+from atroposlib.envs.server_handling.chat_request import ChatRequest, message_of
 from atroposlib.envs.server_handling.chat_template import ChatTemplate
-from atroposlib.envs.server_handling.completions import read_chat_completion, read_completion
+from atroposlib.envs.server_handling.completions import chat_logprobs, read_chat_completion, read_completion
+from atroposlib.envs.server_handling.conversation import Conversation, HistoryPolicy
 from atroposlib.envs.server_handling.generation import EngineFacts, Generation, PromptIds, SampledTokens
-from atroposlib.envs.server_handling.history import Continuation, MessageKey, Turn, find_continuation, keys_of
 from atroposlib.envs.server_handling.managed_server_adapter import ManagedServerAdapter
 from atroposlib.envs.server_handling.off_loop import off_loop
 from atroposlib.envs.server_handling.placeholder_server import DummyManagedServer
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 __all__ = ["DummyManagedServer", "ManagedServer", "ManagedServerAdapter", "SequenceNode", "open_managed_server"]
-
-HistoryPolicy = Literal["template", "keep"]
-"""What happens where the template would change earlier answers: fork as it says, or keep them as they were sampled."""
 
 CHARS_PER_ID = 4
 
@@ -73,7 +70,7 @@ class ManagedServer:
         self.tokenizer = tokenizer
         self.track_tree = track_tree
         self.tool_parser = get_parser(tool_parser) if isinstance(tool_parser, str) else tool_parser
-        self.history_policy: HistoryPolicy = "keep" if preserve_think_blocks else "template"
+        self._policy: HistoryPolicy = "keep" if preserve_think_blocks else "template"
         self.max_rollout_tokens = max_rollout_tokens
         self._facts = facts
         self._template = template or ChatTemplate(tokenizer)
@@ -86,7 +83,7 @@ class ManagedServer:
         self.forks: Counter[str] = Counter()
         """How often, and why, a turn did not continue an earlier one."""
         self._graph = TokenGraph()
-        self._turns: list[Turn] = []
+        self._conversation = Conversation(self._template, self._graph, self._policy)
         self._call_ids: set[str] = set()
 
     # asking the engine
@@ -103,34 +100,29 @@ class ManagedServer:
             EngineUnavailable, EngineRefused: see ``APIServer``.
         """
         request = ChatRequest.take(kwargs)
-        found = find_continuation(self._turns, request.messages, request.setting)
-        parent, text, ids = await self._prompt(found, request, self.forks)
-        continued = found.turn if found is not None and found.turn.node is parent else None
-        known = continued.history if continued is not None else ()
-        history = (*known, *keys_of(request.messages[len(known) :], len(known)))  # before the caller may change them
-        prompt_ids = prompt_after(parent, ids)
-        answer = await self._generate(prompt_ids, kwargs)
+        prompt = await self._conversation.prompt(request, self.forks)
+        consumed = prompt.whole
+        answer = await self._generate(consumed, kwargs)
         texts = [await self._text_of(sampled) for sampled in answer.completions]
-        context = self._graph.add_context(parent, ids, text)
+        context = self._graph.add_context(prompt.parent, prompt.ids, prompt.text)
         choices = []
         for index, sampled in enumerate(answer.completions):
             node = self._graph.add_sampled(context, sampled, texts[index])
             message = self._read(node, request)
-            self._turns.append(self._turn(node, message, request, history, continued))
+            self._conversation.remember(prompt, request, node, message)
             called = bool(message.get("tool_calls")) and sampled.finish_reason == "stop"
             reason = "tool_calls" if called else sampled.finish_reason
-            choices.append({"index": index, "message": message, "finish_reason": reason, "logprobs": None})
-        return read_chat_completion(self._answer("chat.completion", choices, prompt_ids, answer))
+            told = chat_logprobs(self._tokens, sampled) if request.logprobs else None
+            choices.append({"index": index, "message": message, "finish_reason": reason, "logprobs": told})
+        return read_chat_completion(self._answer("chat.completion", choices, len(consumed), answer))
 
     async def render(self, **kwargs: Any) -> tuple[str, list[int]]:
         """The prompt that ``chat_completion`` would send now, as text and as ids; nothing is recorded.
 
         Raises: RolloutInvalid where the template refuses the messages.
         """
-        request = ChatRequest.take(kwargs)
-        found = find_continuation(self._turns, request.messages, request.setting)
-        parent, text, ids = await self._prompt(found, request, Counter())
-        return "".join(node.text for node in parent.path()) + text, prompt_after(parent, ids)
+        prompt = await self._conversation.prompt(ChatRequest.take(kwargs), Counter())
+        return prompt.whole_text, prompt.whole.tolist()
 
     async def completion(self, **kwargs: Any) -> Completion:
         """Complete a text (``prompt``) or ids (``input_ids``, or ``prompt`` as a list of ids).
@@ -161,7 +153,7 @@ class ManagedServer:
             self._graph.add_sampled(context, sampled, texts[index])
             said = self._tokens.decode(self._tokens.without_end_token(sampled.ids), skip_special=True)
             choices.append({"index": index, "text": said, "finish_reason": sampled.finish_reason, "logprobs": None})
-        return read_completion(self._answer("text_completion", choices, prompt_ids, answer))
+        return read_completion(self._answer("text_completion", choices, len(prompt_ids), answer))
 
     # what was recorded
 
@@ -223,63 +215,6 @@ class ManagedServer:
             },
         )
 
-    # from messages to ids
-
-    async def _prompt(
-        self, found: Continuation | None, request: ChatRequest, forks: Counter[str]
-    ) -> tuple[Node, str, list[int]]:
-        """The node to continue, and the text and ids to add to it; a fork is counted in ``forks``."""
-        if found is not None:
-            new = request.messages[found.new :]
-            added = await off_loop(size_of(new), self._appended, found, new, request, forks)
-            if added is not None:
-                return found.turn.node, *added
-        whole, ids = await off_loop(size_of(request.messages), self._whole, request)
-        parent = self._graph.longest_match(ids)
-        if found is None and self._turns and parent.end < len(ids):
-            forks["history_changed"] += 1
-        text = whole if parent is self._graph.root else self._tokens.decode(ids[parent.end :])
-        return parent, text, ids[parent.end :]
-
-    def _whole(self, request: ChatRequest) -> tuple[str, list[int]]:
-        """The whole conversation as text and ids."""
-        text = self._template.prompt(request.messages, request.tools, request.variables)
-        return text, self._tokens.encode(text)
-
-    def _appended(
-        self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest, forks: Counter[str]
-    ) -> tuple[str, list[int]] | None:
-        """What is added to an earlier turn as text and ids; see ``_continue``."""
-        text = self._continue(found, new, request, forks)
-        return None if text is None else (text, self._tokens.encode(text))
-
-    def _continue(
-        self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest, forks: Counter[str]
-    ) -> str | None:
-        """The text to add to an earlier turn, or ``None``, and the reason counted, where the conversation forks."""
-        turn = found.turn
-        bridge = None
-        reason = self._reason_to_fork(found, new, request)
-        if reason is None:
-            bridge = self._template.bridge(turn.answer, new, request.tools, request.variables)
-        if bridge is None:
-            forks[reason or "no_seam_in_template"] += 1
-            return None
-        return bridge.after(self._tokens.end_token(turn.node.ids))
-
-    def _reason_to_fork(
-        self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest
-    ) -> str | None:
-        if not new:
-            return "answer_reopened"
-        if self.history_policy == "keep":
-            return None
-        if found.thoughts_dropped:
-            return "thoughts_dropped_by_client"
-        turn, has_calls = found.turn, bool(found.turn.answer.get("tool_calls"))
-        kept = self._template.keeps_history(new, turn.has_thoughts, has_calls, request.tools, request.variables)
-        return None if kept else "history_changed_by_template"
-
     # from ids to an answer
 
     async def _generate(self, prompt_ids: PromptIds, kwargs: dict[str, Any]) -> Generation:
@@ -314,27 +249,11 @@ class ManagedServer:
 
     def _read(self, node: Node, request: ChatRequest) -> dict[str, Any]:
         """The message that a completion is, its calls read where tools are offered and there is a parser."""
-        said = self._tokens.without_end_token(node.ids)
+        end = self._tokens.end_token(node.ids) or ""
         if self.tool_parser is None or (request.tools is None and not self.tool_parser.marks_text):
-            return message_of(ParsedMessage(self._tokens.decode(said, skip_special=True)))
-        return message_of(self._parse(self.tool_parser, self._tokens.decode(said), request.tools or []))
-
-    def _turn(
-        self,
-        node: Node,
-        message: Mapping[str, Any],
-        request: ChatRequest,
-        history: tuple[MessageKey, ...],
-        continued: Turn | None,
-    ) -> Turn:
-        thoughts = "</think>" in node.text or "<think>" in node.text
-        return Turn(
-            node=node,
-            history=(*history, MessageKey.of(message, len(history))),
-            answer=message,
-            setting=request.setting,
-            has_thoughts=thoughts or (continued is not None and continued.has_thoughts),
-        )
+            said = self._tokens.decode(self._tokens.without_end_token(node.ids), skip_special=True)
+            return message_of(ParsedMessage(said))
+        return message_of(self._parse(self.tool_parser, node.text.removesuffix(end), request.tools or []))
 
     def _parse(self, parser: ToolCallParser, said: str, tools: Any) -> ParsedMessage:
         """Read the calls of an answer, no two of a rollout with one id."""
@@ -345,7 +264,7 @@ class ManagedServer:
             self._call_ids.add(calls[-1].id)
         return replace(parsed, tool_calls=tuple(calls))
 
-    def _answer(self, kind: str, choices: list[Any], prompt_ids: list[int], answer: Generation) -> dict[str, Any]:
+    def _answer(self, kind: str, choices: list[Any], consumed: int, answer: Generation) -> dict[str, Any]:
         sampled = sum(len(completion.ids) for completion in answer.completions)
         return {
             "id": f"{self.rollout_id[:8]}-{self._graph.completions}",
@@ -354,9 +273,9 @@ class ManagedServer:
             "model": self._model_name,
             "choices": choices,
             "usage": {
-                "prompt_tokens": len(prompt_ids),
+                "prompt_tokens": consumed,
                 "completion_tokens": sampled,
-                "total_tokens": len(prompt_ids) + sampled,
+                "total_tokens": consumed + sampled,
             },
         }
 

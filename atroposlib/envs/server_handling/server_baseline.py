@@ -23,7 +23,13 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from atroposlib.envs.server_handling.completions import load_openai_types
-from atroposlib.envs.server_handling.generation import EngineFacts, Generation, SampledTokens, TokensAndLogprobs
+from atroposlib.envs.server_handling.generation import (
+    EngineFacts,
+    Generation,
+    PromptIds,
+    SampledTokens,
+    TokensAndLogprobs,
+)
 from atroposlib.envs.server_handling.http_client import EngineBusy
 from atroposlib.envs.server_handling.reasoning import ReasoningConfig
 from atroposlib.envs.server_handling.slots import RequestSlots
@@ -163,6 +169,8 @@ class APIServer(ABC):
         raise NotTokenExact(f"{type(self).__name__} cannot score a given text; {self.token_exact_hint}")
 
     async def _generate_wrapper(self, **kwargs: Any) -> Generation:
+        if isinstance(kwargs.get("input_ids"), PromptIds):
+            kwargs["input_ids"] = kwargs["input_ids"].tolist()
         prompt, ids, logprobs, reasons = await self._tokens_and_logprobs_completion_wrapper(**kwargs)
         sampled = (SampledTokens(*each) for each in zip(ids, logprobs, reasons, strict=True))
         return Generation(prompt, tuple(sampled))

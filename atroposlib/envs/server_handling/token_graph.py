@@ -138,21 +138,7 @@ class TokenGraph:
 
 def prompt_after(node: Node, added: list[int]) -> PromptIds:
     """The ids of the walk to ``node`` and those that are added, as a prompt."""
-    walk = node.path()
-    parts = [step.json for step in walk] + [orjson.dumps(added)[1:-1]]
-    prompt = PromptIds((), b"[" + b",".join(part for part in parts if part) + b"]")
-    for step in walk:
-        prompt.extend(step.ids)
-    prompt.extend(added)
-    return prompt
-
-
-def ids_of(node: Node) -> list[int]:
-    """The ids of the walk to ``node``."""
-    ids: list[int] = []
-    for step in node.path():
-        ids += step.ids
-    return ids
+    return PromptIds([*node.path(), Node(added, "")], node.end + len(added))
 
 
 def sequence_of(node: Node) -> TokenSequence:

@@ -50,6 +50,17 @@ def test_a_bridge_is_what_the_template_itself_writes_after_the_answer(file, answ
     assert SAID["content"] not in bridge.rest
 
 
+@pytest.mark.parametrize("file", [each for each in templates() if each.id not in WITHOUT_TOOLS])
+def test_what_was_found_out_about_one_answer_holds_for_the_next(file):
+    used = ChatTemplate(tokenizer_with(file.read_text()))
+    for name, number in [("terminal", "abcdefghi"), ("terminal", "jklmnopqr"), ("read_file", "stuvwxyz0")]:
+        function = {"name": name, "arguments": {}}
+        answer = {**SAID, "tool_calls": [{"id": number, "type": "function", "function": function}]}
+        news = [{**RESULT, "tool_call_id": number, "name": name}]
+        fresh = ChatTemplate(tokenizer_with(file.read_text()))
+        assert used.bridge(answer, news, TOOLS, {}) == fresh.bridge(answer, news, TOOLS, {})
+
+
 def test_a_template_that_leaves_messages_out_is_refused():
     silent = CHATML_TEMPLATE.replace("'<|im_start|>tool\\n' + message.content + '<|im_end|>\\n'", "''")
     with pytest.raises(RolloutInvalid, match="leaves out messages of the roles"):

@@ -229,6 +229,48 @@ async def test_a_message_changed_in_place_is_noticed():
     assert "Something else" in nodes(server)[1].full_text
 
 
+async def test_a_call_changed_in_place_is_noticed():
+    server = managed(LS, "There is file.py.", "two")
+    _, messages = await play(server, [QUESTION], result, [])
+    messages[1]["tool_calls"][0]["function"]["arguments"] = '{"command": "pwd"}'
+    await server.chat_completion(messages=[*messages, {"role": "user", "content": "More"}], tools=TOOLS)
+    assert server.forks == {"history_changed": 1}
+    assert '"pwd"' in nodes(server)[1].full_text
+
+
+async def test_messages_that_only_look_different_are_continued():
+    server = managed(LS, "There is file.py.", "two")
+    _, messages = await play(server, [QUESTION], result, [])
+    parts = [{"type": "text", "text": QUESTION["content"]}]
+    shown = [{"role": "user", "content": parts, "name": None}, {**messages[1], "refusal": None}, *messages[2:]]
+    await server.chat_completion(messages=[*shown, {"role": "user", "content": "More"}], tools=TOOLS)
+    (node,) = nodes(server)
+    assert node.metadata["turns"] == 3
+
+
+async def test_objects_of_the_openai_package_are_taken_as_messages_and_as_calls():
+    server = managed(LS, LS, "Done.")
+    messages = [QUESTION]
+    for wrap in (lambda said: said, lambda said: {"role": "assistant", "tool_calls": said.tool_calls}):
+        answer = await server.chat_completion(messages=messages, tools=TOOLS)
+        said = answer.choices[0].message
+        messages += [wrap(said), result(said.tool_calls[0])]
+    await server.chat_completion(messages=messages, tools=TOOLS)
+    (node,) = nodes(server)
+    assert node.metadata["turns"] == 3
+
+
+async def test_an_answer_tells_the_logprob_of_every_token_where_asked():
+    server = managed({"content": "né", "logprobs": [-0.1, -0.2, -0.3, -0.4]})
+    answer = await server.chat_completion(messages=[QUESTION], logprobs=True, top_logprobs=3)
+    told = answer.choices[0].logprobs.content
+    assert [each.logprob for each in told] == [-0.1, -0.2, -0.3, -0.4]
+    assert [each.token for each in told] == ["n", "\ufffd", "\ufffd", "<|im_end|>"]
+    assert [each.bytes for each in told] == [[110], None, None, list(b"<|im_end|>")]
+    plain = await managed("ok").chat_completion(messages=[QUESTION])
+    assert plain.choices[0].logprobs is None
+
+
 async def test_other_tools_are_another_prompt():
     server = managed("one", "two")
     answer = await server.chat_completion(messages=[QUESTION], tools=TOOLS)

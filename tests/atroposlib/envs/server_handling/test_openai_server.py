@@ -8,10 +8,15 @@ import pytest
 from atroposlib.envs.server_handling import server_baseline
 from atroposlib.envs.server_handling.generation import PromptIds
 from atroposlib.envs.server_handling.openai_server import APIServerConfig, OpenAIServer, ReasoningConfig
+from atroposlib.envs.server_handling.token_graph import Node
 from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, NotTokenExact
 from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, echo, logprob, serving
 
 HI = [{"role": "user", "content": "hi"}]
+
+
+def prompt_of(*stretches: list[int]) -> PromptIds:
+    return PromptIds([Node(ids, "") for ids in stretches], sum(map(len, stretches)))
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +210,7 @@ async def test_ids_go_in_and_ids_and_logprobs_come_out(server, engine):
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
 async def test_a_prompt_that_was_written_before_is_sent_as_it_is_and_its_echo_compared(server, engine, separators):
     engine.separators = separators
-    prompt = PromptIds([65, 66, 67], b"[65,66,67]")
+    prompt = prompt_of([65], [66, 67])
     answer = await server.generate(input_ids=prompt, max_tokens=9, n=2)
     assert engine.bodies("/v1/completions")[0]["prompt"] == [65, 66, 67]
     assert answer.prompt_ids == prompt
@@ -215,7 +220,7 @@ async def test_a_prompt_that_was_written_before_is_sent_as_it_is_and_its_echo_co
 
 async def test_an_echo_of_other_ids_is_told(server, engine):
     engine.change = lambda answer: answer["choices"][0].update(prompt_token_ids=[1, 65, 66])
-    answer = await server.generate(input_ids=PromptIds([65, 66], b"[65,66]"), max_tokens=9)
+    answer = await server.generate(input_ids=prompt_of([65], [66]), max_tokens=9)
     assert answer.prompt_ids == [1, 65, 66]
 
 

@@ -10,10 +10,14 @@ from atroposlib.envs.server_handling.token_graph import (
     PROMPT_LOGPROB,
     TokenGraph,
     check_sampled,
-    ids_of,
+    prompt_after,
     sequence_of,
 )
 from atroposlib.errors import RolloutInvalid
+
+
+def ids_of(node) -> list[int]:
+    return prompt_after(node, []).tolist()
 
 
 def sampled(*ids: int, reason: str = "stop") -> SampledTokens:
