@@ -6,7 +6,8 @@ limits of time and output, and that nothing outlives it short of a process that 
 
 The working folder of the contract, ``/workspace``, is a temporary folder. Paths below it are translated where a method
 is given them, and where the text of a command names them (``cat /workspace/a``); ``$HERMES_WORKSPACE`` names the folder
-too. The contents of files are not translated, and output shows the folder's own name.
+too. The contents of files are not translated, and output shows the folder's own name. ``$TMPDIR`` is the box's own, so
+that what ``mktemp`` makes goes with it; ``/tmp`` is the machine's.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 # The shell outlives the runner, which ends with its owner however that dies: so the folder goes at once even then.
 _RUN_AND_REMOVE = '"$1"; exec /bin/rm -rf -- "$2"'
+_WORK, _TEMPORARY = "workspace", "tmp"
 
 
 def check() -> None:
@@ -54,6 +56,8 @@ async def start(spec: SandboxSpec) -> LocalSandbox:
     box_id = f"local-{uuid.uuid4().hex[:12]}"
     try:
         folder = make_folder(box_id)
+        for part in (_WORK, _TEMPORARY):
+            (folder / part).mkdir(mode=0o700)
     except OSError as error:
         raise SandboxStartError(f"no temporary folder for the box can be made: {error}") from error
     argv = ("sh", "-c", _RUN_AND_REMOVE, "sh", str(runner_path(platform.machine())), str(folder))
@@ -79,8 +83,10 @@ class LocalSandbox(RunnerSandbox):
     backend: ClassVar[str] = "local"
 
     def __init__(self, sandbox_id: str, spec: SandboxSpec, launched: Launched, folder: Path) -> None:
-        own = {"HOME": str(folder), "HERMES_WORKSPACE": str(folder), PROCESS_MARK: owned_name(sandbox_id)}
-        translate = path_translator(spec.workdir, str(folder))
+        work = str(folder / _WORK)
+        places = {"HOME": work, "HERMES_WORKSPACE": work, "TMPDIR": str(folder / _TEMPORARY)}
+        own = {**places, PROCESS_MARK: owned_name(sandbox_id)}
+        translate = path_translator(spec.workdir, work)
         super().__init__(
             sandbox_id, spec, launched.channel, user=None, environment={**BASE_ENVIRONMENT, **own}, translate=translate
         )

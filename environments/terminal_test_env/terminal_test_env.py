@@ -5,13 +5,12 @@
 Rewards: 1.0 for the right answer after a command (of an edit: for the right files and any answer); 0.5 where the last
 command printed the right thing, or the files are right, and the answer is not; 0.1 for a command and an answer in the
 right form; else 0. What is right is found out in the agent's box from files that the agent never saw: a pristine copy
-under a name that is made up when the agent is done.
+in a folder that is made when the agent is done.
 """
 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Sequence
 
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig
@@ -65,19 +64,25 @@ class TerminalTestEnv(HermesAgentBaseEnv):
     async def compute_reward(self, item: Task, result: AgentResult, ctx: ToolContext) -> float:
         answer, printed = final_answer(result), last_output(result.messages)
         well_formed = answer is not None and printed is not None
-        pristine = f"/tmp/{uuid.uuid4()}"  # in the box; nobody could know the name
+        pristine = printed_by(ctx, "mktemp -d").strip()
         for name, text in item["files"].items():
             ctx.write_file(f"{pristine}/{name}", text)
-        reference = ctx.terminal(f"cd {pristine} && {item['solution']}")
-        if reference["exit_code"] != 0:
-            raise RuntimeError(f"the reference solution of {item['id']} failed: {reference['output']}")
+        reference = printed_by(ctx, f"cd {pristine} && {item['solution']}").strip()
         if item["kind"] == "edit":
             right = ctx.terminal(f"diff -r {pristine} .")["exit_code"] == 0
             solved = right and well_formed
         else:
-            right = printed is not None and printed.strip() == reference["output"].strip()
-            solved = well_formed and answer == reference["output"].strip()
+            right = printed is not None and printed.strip() == reference
+            solved = well_formed and answer == reference
         return FULL if solved else RIGHT_BUT_UNSAID if right else WELL_FORMED if well_formed else 0.0
+
+
+def printed_by(ctx: ToolContext, command: str) -> str:
+    """What a command of the verifier prints. Raises: RuntimeError where it fails, which is no score."""
+    ran = ctx.terminal(command)
+    if ran["exit_code"] != 0:
+        raise RuntimeError(f"{command!r} failed in the box, with exit code {ran['exit_code']}: {ran['output']}")
+    return str(ran["output"])
 
 
 def final_answer(result: AgentResult) -> str | None:

@@ -47,6 +47,9 @@ async def test_the_folder_is_gone_after_the_box():
         assert isinstance(box, local.LocalSandbox)
         folder = box.folder
         await box.write("deep/file", b"")
+        made = Path((await box.exec("mktemp -d")).stdout.decode().strip())
+        assert made.is_relative_to(folder)
+        assert (await box.exec("ls -A")).stdout == b"deep\n"
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not folder.exists()
 

@@ -16,7 +16,7 @@ from atroposlib.envs.reward_fns.verdict import Verdict, quoted
 from atroposlib.errors import RewardError
 
 _TIMED_OUT: Final = 124
-_CLEANUP_S: Final = 30.0
+_FOLDER_S: Final = 30.0
 
 
 class Box(Protocol):
@@ -105,9 +105,16 @@ class CodeExecReward(RewardFunction):
         if code is None:
             return Verdict(0.0, "there is no code")
         source = self.header(item) + code.rstrip() + "\n"
+        folder = await _new_folder(box)
+        try:
+            return await self._judge_cases(box, folder, source, cases, item)
+        finally:
+            await box.aterminal(f"rm -rf {shlex.quote(folder)}", timeout=_FOLDER_S)
+
+    async def _judge_cases(self, box: Box, folder: str, source: str, cases: Sequence[Case], item: Any) -> Verdict:
         passed, first_failure = 0, ""
         for number, case in enumerate(cases, 1):
-            run = await self._run(box, source, case, item)
+            run = await self._run(box, f"{folder}/{number}", source, case, item)
             passed += run.passed
             if not run.passed:
                 first_failure = first_failure or f"; test {number}: {run.why}"
@@ -115,8 +122,7 @@ class CodeExecReward(RewardFunction):
                     return Verdict(0.0, f"{passed} of the first {number} tests passed{first_failure}")
         return Verdict(passed / len(cases), f"{passed} of {len(cases)} tests passed{first_failure}")
 
-    async def _run(self, box: Box, source: str, case: Case, item: Any) -> _Run:
-        folder = f"/tmp/reward-{uuid.uuid4().hex}"
+    async def _run(self, box: Box, folder: str, source: str, case: Case, item: Any) -> _Run:
         if isinstance(case, Script):
             return await self._run_assertions(box, folder, source, case, item)
         await box.awrite_file(f"{folder}/program", source)
@@ -143,10 +149,14 @@ class CodeExecReward(RewardFunction):
     async def _execute(self, box: Box, folder: str, streams: str) -> dict[str, Any]:
         where = shlex.quote(folder)
         command = f"cd {where} && {self.interpreter} program {streams}; code=$?; rm -rf {where}; exit $code"
-        result = await box.aterminal(command, timeout=self.timeout_s)
-        if result["exit_code"] == _TIMED_OUT:
-            await box.aterminal(f"rm -rf {where}", timeout=_CLEANUP_S)
-        return result
+        return await box.aterminal(command, timeout=self.timeout_s)
+
+
+async def _new_folder(box: Box) -> str:
+    made = await box.aterminal("mktemp -d", timeout=_FOLDER_S)
+    if made["exit_code"] != 0:
+        raise RewardError(f"code_exec: the box makes no folder for the tests: {made['output'].strip()}")
+    return str(made["output"]).strip()
 
 
 def _printing(proof: str, language: str) -> str:

@@ -1,11 +1,13 @@
 """The environment's grades, found in real boxes: what is right is worth 1, what merely looks right is not."""
 
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from atroposlib.envs.server_handling.scripted_server import ScriptedServer
+from atroposlib.errors import RolloutInvalid
 from environments.terminal_test_env.random_policy import reply
 from environments.terminal_test_env.tasks import INTENTS, make_tasks
 from environments.terminal_test_env.terminal_test_env import TerminalTestEnv, final_answer, last_output
@@ -21,6 +23,10 @@ def name_of(task):
 
 def call(command):
     return {"tool_calls": [{"name": "terminal", "arguments": {"command": command}}]}
+
+
+def file_of(task):
+    return next(iter(task["files"]))
 
 
 def right_answer(task, folder):
@@ -101,6 +107,16 @@ async def test_the_agent_sees_the_files_and_nothing_of_the_check(backend):
     seen = next(message["content"] for message in member["messages"] if message["role"] == "tool")
     assert all(name in seen for name in task["files"])
     assert task["solution"] not in str(member["messages"])
+
+
+async def test_nothing_of_the_check_is_left_on_the_machine():
+    broken = TASKS["lines"] | {"solution": "echo no idea; exit 3"}
+    before = set(Path("/tmp").iterdir())
+    assert await grade(TASKS["lines"], "local", "Answer: 3") == 0.0
+    with pytest.raises(RolloutInvalid, match="failed in the box, with exit code 3: no idea"):
+        await grade(broken, "local", "Answer: 3")
+    left = {path for path in set(Path("/tmp").iterdir()) - before if (path / file_of(broken)).exists()}
+    assert left == set()
 
 
 async def test_constant_answers_and_random_commands_hardly_ever_succeed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -70,8 +71,10 @@ async def test_nothing_is_left_lying_about(ctx):
     await reward.acall([ECHO], solution=[[{"input": "1\n2", "output": "3"}]], ctx=ctx)
     hasty = registry.create({"type": "code_exec", "timeout_s": 0.5})
     await hasty.acall(["```python\nwhile 'mine': pass\n```"], solution="assert True", ctx=ctx)
-    found = await ctx.aterminal("grep -l mine /tmp/reward-*/program; grep -l 'def add' /tmp/reward-*/program")
-    assert "/program" not in found["output"].replace("reward-*/program", "")
+    broken = registry.create({"type": "code_exec", "footer": "{{ unknown }}"})
+    with pytest.raises(RewardError, match="'unknown' is undefined"):
+        await broken.acall([ADD], solution="assert True", item={}, ctx=ctx)
+    assert (await ctx.aterminal('ls -A . "${TMPDIR:-/tmp}"'))["output"].split() == [".:", ANY]
 
 
 async def test_what_the_agent_left_does_not_decide(ctx):
@@ -84,7 +87,7 @@ async def test_what_the_agent_left_does_not_decide(ctx):
 
 
 class FakeBox:
-    """Answers every command with what it was told to."""
+    """Answers every program with what it was told to."""
 
     def __init__(self, *results: dict[str, Any]) -> None:
         self.results = list(results)
@@ -92,6 +95,8 @@ class FakeBox:
         self.files: dict[str, str] = {}
 
     async def aterminal(self, command: str, timeout: float = 180) -> dict[str, Any]:
+        if command.startswith(("mktemp", "rm")):
+            return printed("/tmp/made")
         self.commands.append(command)
         return self.results.pop(0)
 
