@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from atroposlib.envs.server_handling.history import setting_of
 from atroposlib.tool_call_parsers import ParsedMessage
@@ -71,10 +71,14 @@ def _template_variables(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _as_dict(message: Any) -> Mapping[str, Any]:
     """A message as plain data; callers also give the objects of the ``openai`` package, or a dict that holds some."""
-    if not isinstance(message, Mapping):
+    if not _is_mapping(message):
         plain: dict[str, Any] = message.model_dump(exclude_none=True)
         return plain
     calls = message.get("tool_calls")
-    if not calls or all(isinstance(call, Mapping) for call in calls):
-        return message
+    if not calls or all(map(_is_mapping, calls)):
+        return cast("Mapping[str, Any]", message)
     return {**message, "tool_calls": [_as_dict(call) for call in calls]}
+
+
+def _is_mapping(value: Any) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)  # the first is much quicker to tell
