@@ -271,13 +271,16 @@ async def _reply(request: Request, answer: Answer, asked: Body, events: Any) -> 
     def delivered() -> None:
         answer.delivered = True
 
+    def failed(error: Exception) -> Any:
+        return _told(request, error).body
+
     if not asked.stream:
         return ReportingResponse(await _outcome(answer), delivered)
     await asyncio.wait({answer.task}, timeout=HEAD_WITHIN_S)
     if answer.task.done():
         await _outcome(answer)  # raises what it came to
     as_events = partial(events, with_usage=asked.with_usage)
-    return EventStream(_outcome(answer), as_events, lambda error: _told(request, error).body, delivered)
+    return EventStream(answer.task, partial(_outcome, answer), as_events, failed, delivered)
 
 
 async def _outcome(answer: Answer) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The rollouts that a capture proxy records: one session each, with a secret, an expiry and the answers given so far.
 
-A request that is sent again must not fork the rollout. Each request is known by the digest of its body: while it is in
-flight its repetition waits for the same answer, and afterwards gets it again. Only a client that says that this is no
-repetition, after the first answer reached it, is taken to want another sample.
+A request that is sent again must not fork the rollout. Each request is known by the digest of what it asks (but not of
+how the answer is to come, whole or as a stream): while it is in flight its repetition waits for the same answer, and
+afterwards gets it again. Only a client that says that this is no repetition, after the first answer reached it, is
+taken to want another sample.
 """
 
 from __future__ import annotations

@@ -28,57 +28,57 @@ _HEADERS = [
 
 
 class EventStream(Response):
-    """The events of an answer that may still be under way.
+    """The events of an answer that may still be ``under_way``; ``outcome`` is what it came to.
 
     What ``outcome`` raises becomes an event, worded by ``failed``, after which nothing comes, not even ``[DONE]``: no
-    client may take it for an empty answer. A client that hangs up ends the waiting, not the work behind ``outcome``.
-    ``delivered`` is called where the client was still there at the end.
+    client may take it for an empty answer. A client that hangs up ends the waiting, not the work. ``delivered`` is
+    called where the client was still there at the end.
     """
-
-    media_type = "text/event-stream"
 
     def __init__(
         self,
-        outcome: Awaitable[Mapping[str, Any]],
+        under_way: asyncio.Future[Any],
+        outcome: Callable[[], Awaitable[Mapping[str, Any]]],
         events: Callable[[Mapping[str, Any]], Iterable[bytes]],
         failed: Callable[[Exception], Mapping[str, Any]],
         delivered: Callable[[], None],
     ) -> None:
         super().__init__()
+        self._under_way = under_way
         self._outcome = outcome
         self._events = events
         self._failed = failed
         self._delivered = delivered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outcome = asyncio.ensure_future(self._outcome)
-        hanging_up = asyncio.ensure_future(_hang_up(receive))
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            while not (outcome.done() or hanging_up.done()):
-                await _send_body(send, WAITING)
-                both: set[asyncio.Future[Any]] = {outcome, hanging_up}
-                await asyncio.wait(both, timeout=WAITING_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
-            if not hanging_up.done():
-                await self._finish(outcome, send)
-        finally:
-            for task in (outcome, hanging_up):
-                task.cancel()
-            await asyncio.gather(outcome, hanging_up, return_exceptions=True)
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        if await self._wait(receive, send):
+            for piece in await self._pieces():
+                await _send_body(send, piece)
         # only while an answer is incomplete can a client that hung up be told from one that is content
         hung_up = await Request(scope, receive).is_disconnected()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         if not hung_up:
             self._delivered()
 
-    async def _finish(self, outcome: asyncio.Future[Mapping[str, Any]], send: Send) -> None:
+    async def _wait(self, receive: Receive, send: Send) -> bool:
+        """Wait for the answer; False where the client hung up before."""
+        hanging_up = asyncio.ensure_future(_hang_up(receive))
+        ends: set[asyncio.Future[Any]] = {self._under_way, hanging_up}
         try:
-            told = await outcome
+            while not any(end.done() for end in ends):
+                await _send_body(send, WAITING)
+                await asyncio.wait(ends, timeout=WAITING_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            return not hanging_up.done()
+        finally:
+            hanging_up.cancel()
+            await asyncio.gather(hanging_up, return_exceptions=True)
+
+    async def _pieces(self) -> Iterable[bytes]:
+        try:
+            return self._events(await self._outcome())
         except Exception as error:  # noqa: BLE001 the head is gone, so this is the boundary of the request
-            await _send_body(send, _event(self._failed(error)))
-            return
-        for piece in self._events(told):
-            await _send_body(send, piece)
+            return [_event(self._failed(error))]
 
 
 def events_of(answer: Mapping[str, Any], with_usage: bool) -> Iterator[bytes]:

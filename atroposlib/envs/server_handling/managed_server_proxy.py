@@ -4,8 +4,9 @@
 
 ``POST /sessions/create`` makes a session; the program gets ``base_url=http://127.0.0.1:9100/{uuid}/v1`` and the
 session's ``secret`` as its API key. Its requests go to a token-exact engine as ids; ``GET /{uuid}/nodes`` tells what
-was recorded. Tools, ``n``, ``stop``, ``seed``, ``top_p`` and fields that the engine knows pass; streams are answered as
-events once the answer is complete. A request that is sent again gets the same answer (``capture_session``).
+was recorded. Tools, ``n``, ``stop``, ``seed``, ``top_p`` and fields that the engine knows pass; the events of a stream
+come once the answer is whole (``capture_stream``). A request that is sent again gets the same answer
+(``capture_session``).
 
 ``servers.json`` holds ``{"servers": [{"base_url": …, "server_type": …}, …], "model_name": …, "tokenizer_name": …}``, or
 the list alone. Only this machine reaches the proxy, unless it is given a token for its own routes.

@@ -103,7 +103,8 @@ class WritingEnv(HermesAgentBaseEnv):
 
 def make(command, replies, **settings):
     """An environment whose agent is ``command`` and whose engine plays ``replies``."""
-    server = ScriptedServer(replies, token_exact=settings.pop("token_exact", True))
+    engine = {name: settings.pop(name) for name in ("token_exact", "delay_s") if name in settings}
+    server = ScriptedServer(replies, **engine)
     defaults = {"terminal_backend": "local", "use_wandb": False, "group_size": 2, "agent_timeout": 60}
     env = WritingEnv(WritingEnv.env_config_cls(agent_command=command, **defaults | settings), [server], testing=True)
     env.tokenizer = server.tokenizer
@@ -173,12 +174,23 @@ def javascript_client(tmp_path_factory):
     return Path(folder) / "node_modules"
 
 
-async def test_openais_client_for_javascript_runs_unchanged(javascript_client):
+@pytest.mark.parametrize("delay_s", [0.0, 0.5])
+async def test_openais_client_for_javascript_runs_unchanged(javascript_client, monkeypatch, delay_s):
+    monkeypatch.setattr("atroposlib.envs.server_handling.capture_stream.WAITING_EVERY_S", 0.05)
     command = f"NODE_PATH={javascript_client} node -e {shlex.quote(IN_JAVASCRIPT)}"
-    env = make(command, by_turn(CALL))
+    env = make(command, by_turn(CALL), delay_s=delay_s)
     item, _ = await env.collect_trajectory(ITEM)
     assert item["scores"] == 1.0
     assert item["overrides"]["certificate"]["turns"] == 2
+
+
+async def test_openais_client_for_javascript_raises_what_fails_in_its_stream(javascript_client, tmp_path):
+    caught = IN_JAVASCRIPT.replace("main();", "main().catch((error) => console.log(error.code));")
+    command = f"NODE_PATH={javascript_client} node -e {shlex.quote(caught)} > {tmp_path}/told"
+    env = make(command, lambda request: EngineUnavailable("it burns"), delay_s=0.5)
+    with pytest.raises(RolloutInvalid, match="engine_error: EngineUnavailable: it burns"):
+        await env.collect_trajectory(ITEM)
+    assert (tmp_path / "told").read_text() == "engine_unavailable\n"
 
 
 async def test_a_program_that_asks_nothing_is_no_rollout():

@@ -2,7 +2,12 @@
 
 import socket
 
+import aiohttp
 import pytest
+
+from atroposlib.envs.server_handling.scripted_server import ScriptedServer
+from atroposlib.envs.server_handling.server_manager import ServerManager
+from tests.atroposlib.envs.server_handling.proxies import Proxy, serving_proxy
 
 
 @pytest.fixture
@@ -11,3 +16,21 @@ def unused_tcp_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+async def start_proxy():
+    """Start a capture proxy over a scripted engine."""
+    stack = []
+
+    async def run(replies=(), default="Hm.", settings=None, **engine_settings):
+        engine = ScriptedServer(replies, default=default, **engine_settings)
+        context = serving_proxy(ServerManager([engine]), engine.tokenizer, **(settings or {}))
+        url = await context.__aenter__()
+        http = aiohttp.ClientSession()
+        stack.extend([context, http])
+        return Proxy(engine, url, http)
+
+    yield run
+    for context in reversed(stack):
+        await context.__aexit__(None, None, None)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import openai
 import uvicorn
 
 from atroposlib.envs.server_handling.managed_server_proxy import create_app
@@ -26,3 +27,33 @@ async def serving_proxy(manager: ServerManager, tokenizer: Any = None, **setting
         finally:
             server.should_exit = True
             await serving
+
+
+QUESTION = [{"role": "user", "content": "2 + 2?"}]
+
+
+class Proxy:
+    """A proxy under test: its engine, its URL, and how to talk to it."""
+
+    def __init__(self, engine, url, http):
+        self.engine, self.url, self.http = engine, url, http
+
+    async def create(self, **wanted):
+        return await self.call("POST", "/sessions/create", json=wanted)
+
+    async def call(self, method, path, session=None, status=200, headers=None, **kwargs):
+        headers = {**({"authorization": f"Bearer {session['secret']}"} if session else {}), **(headers or {})}
+        async with self.http.request(method, self.url + path, headers=headers, **kwargs) as answer:
+            assert answer.status == status, await answer.text()
+            return await answer.json()
+
+    async def ask(self, session, body=None, **kwargs):
+        body = {"messages": QUESTION} if body is None else body
+        return await self.call("POST", f"/{session['uuid']}/v1/chat/completions", session, json=body, **kwargs)
+
+    async def nodes(self, session):
+        return (await self.call("GET", f"/{session['uuid']}/nodes", session))["nodes"]
+
+    def client(self, session, **settings):
+        base_url = f"{self.url}/{session['uuid']}/v1"
+        return openai.AsyncOpenAI(base_url=base_url, api_key=session["secret"], **settings)

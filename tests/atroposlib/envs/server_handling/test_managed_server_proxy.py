@@ -3,8 +3,6 @@
 import asyncio
 import json
 
-import aiohttp
-import openai
 import pytest
 
 from atroposlib.envs.server_handling.byte_tokenizer import ByteTokenizer
@@ -13,60 +11,14 @@ from atroposlib.envs.server_handling.managed_server_proxy import main, read_serv
 from atroposlib.envs.server_handling.scripted_server import ScriptedServer
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from atroposlib.errors import ConfigError, ContextFull, EngineRefused, EngineUnavailable
-from tests.atroposlib.envs.server_handling.proxies import serving_proxy
+from tests.atroposlib.envs.server_handling.proxies import QUESTION
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
-QUESTION = [{"role": "user", "content": "2 + 2?"}]
 CALL = {"content": "I look.", "tool_calls": [{"name": "look", "arguments": {"at": "it"}}]}
 
 
-class Proxy:
-    """A proxy under test: its engine, its URL, and how to talk to it."""
-
-    def __init__(self, engine, url, http):
-        self.engine, self.url, self.http = engine, url, http
-
-    async def create(self, **wanted):
-        return await self.call("POST", "/sessions/create", json=wanted)
-
-    async def call(self, method, path, session=None, status=200, headers=None, **kwargs):
-        headers = {**({"authorization": f"Bearer {session['secret']}"} if session else {}), **(headers or {})}
-        async with self.http.request(method, self.url + path, headers=headers, **kwargs) as answer:
-            assert answer.status == status, await answer.text()
-            return await answer.json()
-
-    async def ask(self, session, body=None, **kwargs):
-        body = {"messages": QUESTION} if body is None else body
-        return await self.call("POST", f"/{session['uuid']}/v1/chat/completions", session, json=body, **kwargs)
-
-    async def nodes(self, session):
-        return (await self.call("GET", f"/{session['uuid']}/nodes", session))["nodes"]
-
-    def client(self, session, **settings):
-        base_url = f"{self.url}/{session['uuid']}/v1"
-        return openai.AsyncOpenAI(base_url=base_url, api_key=session["secret"], **settings)
-
-
-@pytest.fixture
-async def start():
-    """Start a proxy over a scripted engine."""
-    stack = []
-
-    async def run(replies=(), default="Hm.", settings=None, **engine_settings):
-        engine = ScriptedServer(replies, default=default, **engine_settings)
-        context = serving_proxy(ServerManager([engine]), engine.tokenizer, **(settings or {}))
-        url = await context.__aenter__()
-        http = aiohttp.ClientSession()
-        stack.extend([context, http])
-        return Proxy(engine, url, http)
-
-    yield run
-    for context in reversed(stack):
-        await context.__aexit__(None, None, None)
-
-
-async def test_an_openai_client_is_recorded_token_by_token_over_several_turns(start):
-    proxy = await start([CALL, "4."])
+async def test_an_openai_client_is_recorded_token_by_token_over_several_turns(start_proxy):
+    proxy = await start_proxy([CALL, "4."])
     session = await proxy.create()
     async with proxy.client(session) as client:
         first = await client.chat.completions.create(model="any", messages=QUESTION, tools=TOOLS, seed=3, top_p=0.5)
@@ -88,8 +40,8 @@ async def test_an_openai_client_is_recorded_token_by_token_over_several_turns(st
     assert [(a.get("seed"), a.get("top_p"), a.get("stop")) for a in asked] == [(3, 0.5, None), (None, None, ["\n\n"])]
 
 
-async def test_a_stream_carries_what_the_whole_answer_would(start):
-    proxy = await start([CALL])
+async def test_a_stream_carries_what_the_whole_answer_would(start_proxy):
+    proxy = await start_proxy([CALL])
     session = await proxy.create()
     async with proxy.client(session) as client:
         stream = await client.chat.completions.create(
@@ -106,8 +58,8 @@ async def test_a_stream_carries_what_the_whole_answer_would(start):
     assert len(await proxy.nodes(session)) == 1
 
 
-async def test_several_choices_become_several_sequences(start):
-    proxy = await start(["a", "b"])
+async def test_several_choices_become_several_sequences(start_proxy):
+    proxy = await start_proxy(["a", "b"])
     session = await proxy.create()
     answer = await proxy.ask(session, {"messages": QUESTION, "n": 2, "max_completion_tokens": 9, "temperature": 0.3})
     assert [choice["message"]["content"] for choice in answer["choices"]] == ["a", "b"]
@@ -115,8 +67,8 @@ async def test_several_choices_become_several_sequences(start):
     assert proxy.engine.requests[0].arguments["max_tokens"] == 9
 
 
-async def test_text_completions_are_recorded_too(start):
-    proxy = await start(["there"])
+async def test_text_completions_are_recorded_too(start_proxy):
+    proxy = await start_proxy(["there"])
     session = await proxy.create()
     async with proxy.client(session) as client:
         answer = await client.completions.create(model="any", prompt="Hello ")
@@ -128,8 +80,8 @@ async def test_text_completions_are_recorded_too(start):
 # what is sent again
 
 
-async def test_a_request_that_is_repeated_in_flight_waits_for_the_same_answer(start):
-    proxy = await start(["one", "two"], delay_s=0.2)
+async def test_a_request_that_is_repeated_in_flight_waits_for_the_same_answer(start_proxy):
+    proxy = await start_proxy(["one", "two"], delay_s=0.2)
     session = await proxy.create()
     answers = await asyncio.gather(*(proxy.ask(session) for _ in range(3)))
     assert [answer["choices"][0]["message"]["content"] for answer in answers] == ["one"] * 3
@@ -137,15 +89,15 @@ async def test_a_request_that_is_repeated_in_flight_waits_for_the_same_answer(st
 
 
 @pytest.mark.parametrize("headers", [None, {"x-stainless-retry-count": "1"}])
-async def test_a_request_that_is_repeated_afterwards_gets_the_same_answer(start, headers):
-    proxy = await start(["one", "two"])
+async def test_a_request_that_is_repeated_afterwards_gets_the_same_answer(start_proxy, headers):
+    proxy = await start_proxy(["one", "two"])
     session = await proxy.create()
     assert await proxy.ask(session) == await proxy.ask(session, headers=headers)
     assert len(proxy.engine.requests) == len(await proxy.nodes(session)) == 1
 
 
-async def test_a_client_that_says_it_asks_for_the_first_time_gets_another_sample(start):
-    proxy = await start(["one", "two"])
+async def test_a_client_that_says_it_asks_for_the_first_time_gets_another_sample(start_proxy):
+    proxy = await start_proxy(["one", "two"])
     session = await proxy.create()
     first = {"x-stainless-retry-count": "0"}
     answers = [await proxy.ask(session, headers=first) for _ in range(2)]
@@ -153,8 +105,8 @@ async def test_a_client_that_says_it_asks_for_the_first_time_gets_another_sample
     assert len(await proxy.nodes(session)) == 2
 
 
-async def test_a_client_that_gave_up_finds_its_answer_when_it_asks_again(start):
-    proxy = await start(["one", "two"], delay_s=0.3)
+async def test_a_client_that_gave_up_finds_its_answer_when_it_asks_again(start_proxy):
+    proxy = await start_proxy(["one", "two"], delay_s=0.3)
     session = await proxy.create()
     async with proxy.client(session, timeout=0.2, max_retries=2) as client:
         answer = await client.chat.completions.create(model="any", messages=QUESTION)
@@ -162,8 +114,8 @@ async def test_a_client_that_gave_up_finds_its_answer_when_it_asks_again(start):
     assert len(proxy.engine.requests) == len(await proxy.nodes(session)) == 1
 
 
-async def test_a_failure_is_told_until_a_repetition_makes_it_good(start):
-    proxy = await start([EngineUnavailable("it burns"), "fine"])
+async def test_a_failure_is_told_until_a_repetition_makes_it_good(start_proxy):
+    proxy = await start_proxy([EngineUnavailable("it burns"), "fine"])
     session = await proxy.create()
     told = await proxy.ask(session, status=503)
     assert told["error"] == {"message": "it burns", "type": "server_error", "code": "engine_unavailable"}
@@ -176,8 +128,8 @@ async def test_a_failure_is_told_until_a_repetition_makes_it_good(start):
 # sessions
 
 
-async def test_a_session_answers_to_its_own_secret_only(start):
-    proxy = await start()
+async def test_a_session_answers_to_its_own_secret_only(start_proxy):
+    proxy = await start_proxy()
     session, other = await proxy.create(), await proxy.create()
     for secret in ("", "wrong", other["secret"]):
         told = await proxy.ask({**session, "secret": secret}, status=401)
@@ -188,8 +140,8 @@ async def test_a_session_answers_to_its_own_secret_only(start):
     assert session["secret"] not in json.dumps(listed)
 
 
-async def test_a_deleted_session_is_gone_and_takes_its_requests_with_it(start):
-    proxy = await start(delay_s=5.0)
+async def test_a_deleted_session_is_gone_and_takes_its_requests_with_it(start_proxy):
+    proxy = await start_proxy(delay_s=5.0)
     session = await proxy.create()
     asking = asyncio.create_task(proxy.ask(session, status=404))
     while not proxy.engine.requests:
@@ -199,23 +151,23 @@ async def test_a_deleted_session_is_gone_and_takes_its_requests_with_it(start):
     await proxy.ask(session, status=404)
 
 
-async def test_a_session_that_nobody_uses_expires(start):
-    proxy = await start(settings={"expires_after_s": 0.05})
+async def test_a_session_that_nobody_uses_expires(start_proxy):
+    proxy = await start_proxy(settings={"expires_after_s": 0.05})
     session = await proxy.create()
     await asyncio.sleep(0.1)
     assert (await proxy.ask(session, status=404))["error"]["code"] == "session_not_found"
     assert (await proxy.call("GET", "/health"))["sessions"] == 0
 
 
-async def test_no_more_sessions_are_held_than_the_limit(start):
-    proxy = await start(settings={"max_sessions": 1})
+async def test_no_more_sessions_are_held_than_the_limit(start_proxy):
+    proxy = await start_proxy(settings={"max_sessions": 1})
     await proxy.create()
     told = await proxy.call("POST", "/sessions/create", status=429)
     assert told["error"]["code"] == "too_many_sessions"
 
 
-async def test_a_tree_tells_every_completion(start):
-    proxy = await start(["one", "two"])
+async def test_a_tree_tells_every_completion(start_proxy):
+    proxy = await start_proxy(["one", "two"])
     session = await proxy.create(track_tree=True)
     await proxy.ask(session)
     history = [*QUESTION, {"role": "assistant", "content": "one"}, {"role": "user", "content": "And?"}]
@@ -224,8 +176,8 @@ async def test_a_tree_tells_every_completion(start):
     assert (len(told["nodes"]), len(told["sequences"])) == (1, 2)
 
 
-async def test_a_prompt_can_be_rendered_without_being_recorded(start):
-    proxy = await start(["4."])
+async def test_a_prompt_can_be_rendered_without_being_recorded(start_proxy):
+    proxy = await start_proxy(["4."])
     session = await proxy.create()
     path = f"/{session['uuid']}/v1/chat/completions/render"
     rendered = await proxy.call("POST", path, session, json={"messages": QUESTION})
@@ -238,8 +190,8 @@ async def test_a_prompt_can_be_rendered_without_being_recorded(start):
     assert again["prompt"].startswith(rendered["prompt"] + "4.")
 
 
-async def test_messages_of_the_developer_are_those_of_the_system(start):
-    proxy = await start()
+async def test_messages_of_the_developer_are_those_of_the_system(start_proxy):
+    proxy = await start_proxy()
     session = await proxy.create()
     await proxy.ask(session, {"messages": [{"role": "developer", "content": "Be brief."}, *QUESTION]})
     assert "<|im_start|>system\nBe brief." in proxy.engine.requests[0].text
@@ -257,8 +209,8 @@ async def test_messages_of_the_developer_are_those_of_the_system(start):
         ({"messages": QUESTION, "n": "many"}, 400, "invalid_request"),
     ],
 )
-async def test_a_request_that_is_wrong_is_refused_in_openais_words(start, body, status, code):
-    proxy = await start()
+async def test_a_request_that_is_wrong_is_refused_in_openais_words(start_proxy, body, status, code):
+    proxy = await start_proxy()
     told = await proxy.ask(await proxy.create(), body, status=status)
     assert told["error"].keys() == {"message", "type", "code"}
     assert told["error"]["code"] == code
@@ -273,26 +225,26 @@ async def test_a_request_that_is_wrong_is_refused_in_openais_words(start, body, 
         (ZeroDivisionError("a fault of ours"), 500, "internal_error"),
     ],
 )
-async def test_what_goes_wrong_at_the_engine_is_passed_on(start, failure, status, code):
-    proxy = await start([failure])
+async def test_what_goes_wrong_at_the_engine_is_passed_on(start_proxy, failure, status, code):
+    proxy = await start_proxy([failure])
     assert (await proxy.ask(await proxy.create(), status=status))["error"]["code"] == code
 
 
-async def test_a_session_is_refused_with_an_unknown_parser_engine_or_setting(start):
-    proxy = await start()
+async def test_a_session_is_refused_with_an_unknown_parser_engine_or_setting(start_proxy):
+    proxy = await start_proxy()
     for wanted in ({"tool_parser": "no"}, {"base_url": "http://elsewhere/v1"}, {"colour": "red"}):
         told = await proxy.call("POST", "/sessions/create", json=wanted, status=400)
         assert told["error"]["code"] == "invalid_request"
 
 
-async def test_an_engine_that_tells_no_ids_gets_no_session(start):
-    proxy = await start(token_exact=False)
+async def test_an_engine_that_tells_no_ids_gets_no_session(start_proxy):
+    proxy = await start_proxy(token_exact=False)
     told = await proxy.call("POST", "/sessions/create", status=501)
     assert told["error"]["code"] == "not_token_exact"
 
 
-async def test_web_pages_are_refused_and_so_are_huge_bodies(start, monkeypatch):
-    proxy = await start()
+async def test_web_pages_are_refused_and_so_are_huge_bodies(start_proxy, monkeypatch):
+    proxy = await start_proxy()
     session = await proxy.create()
     await proxy.call("GET", "/health", status=403, headers={"origin": "http://evil.example"})
     monkeypatch.setattr("atroposlib.envs.server_handling.capture_proxy.MAX_BODY_BYTES", 100)
@@ -300,8 +252,8 @@ async def test_web_pages_are_refused_and_so_are_huge_bodies(start, monkeypatch):
     assert told["error"]["code"] == "too_large"
 
 
-async def test_a_token_guards_the_proxys_own_routes(start):
-    proxy = await start(settings={"token": "sesame"})
+async def test_a_token_guards_the_proxys_own_routes(start_proxy):
+    proxy = await start_proxy(settings={"token": "sesame"})
     await proxy.call("POST", "/sessions/create", status=401)
     await proxy.call("GET", "/sessions", status=401)
     key = {"authorization": "Bearer sesame"}
@@ -316,7 +268,7 @@ async def test_a_token_guards_the_proxys_own_routes(start):
 # a ServerManager that uses the proxy
 
 
-async def test_a_manager_records_through_the_proxy_what_it_would_record_itself(start):
+async def test_a_manager_records_through_the_proxy_what_it_would_record_itself(start_proxy):
     tokenizer = ByteTokenizer()
 
     async def play(manager):
@@ -333,7 +285,7 @@ async def test_a_manager_records_through_the_proxy_what_it_would_record_itself(s
         assert managed.get_state()["nodes"] == []
         return node, certificate
 
-    proxy = await start([CALL, "4."])
+    proxy = await start_proxy([CALL, "4."])
     through, certified = await play(ServerManager([], proxy_url=proxy.url, use_proxy=True))
     itself, expected = await play(ServerManager([ScriptedServer([CALL, "4."])]))
     assert (through.tokens, through.masked_tokens, through.logprobs) == (
