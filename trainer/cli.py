@@ -13,7 +13,7 @@ from typing import NoReturn
 from trainer.config import ServingConfig
 from trainer.engine.address import bind
 from trainer.errors import Interrupted, TrainerError, UsageError
-from trainer.policy import DTYPES, TINY, checked_dtype, resolve_model
+from trainer.policy import DTYPES, TINY, check_model, checked_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def check_before_loading(options: argparse.Namespace, *, serves: bool = True) ->
     """
     checked_dtype(options.dtype)
     if options.model != TINY:
-        resolve_model(options.model)
+        check_model(options.model)
     if serves:
         bind(options.host, options.port).close()
 

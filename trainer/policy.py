@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atroposlib.hub import is_only_here, why_absent
 from trainer.errors import UsageError
 
 TINY = "tiny"
@@ -42,12 +43,15 @@ def load_policy(name: str, *, device: str = "cpu", dtype: str = "float32") -> Po
     disable_progress_bar()  # it would stand between the lines of the log at every checkpoint
     folder = resolve_model(name)
     numbers = getattr(torch, checked_dtype(dtype))
+    here = is_only_here(folder)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=here)
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {name}: no tokenizer could be loaded from {folder}: {error}") from error
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=numbers, attn_implementation="sdpa", local_files_only=here
+        )
         model = model.to(torch.device(device))
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {name}: the model could not be loaded from {folder}: {error}") from error
@@ -68,6 +72,13 @@ def resolve_model(name: str) -> str:
     if not path.exists() and (path.is_absolute() or name.startswith(".")):
         raise UsageError(f"--model {name}: no such folder.")
     return str(path.resolve()) if path.is_dir() else name
+
+
+def check_model(name: str) -> None:
+    """Raises: UsageError, within seconds, where there is no such model here and none can be had."""
+    folder = resolve_model(name)
+    if problem := why_absent(folder):
+        raise UsageError(f"--model {name}: {problem}; {TINY} is the name of the policy that ships.")
 
 
 def checked_dtype(dtype: str) -> str:

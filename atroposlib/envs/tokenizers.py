@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from atroposlib.envs.hub import hub_answers
 from atroposlib.errors import ConfigError
+from atroposlib.hub import is_only_here
 
 
 def load_tokenizer(name: str) -> Any:
@@ -19,7 +18,7 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=_is_out_of_reach(name))
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=is_only_here(name))
     except (OSError, ValueError, ImportError) as error:
         cause = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
@@ -27,12 +26,3 @@ def load_tokenizer(name: str) -> Any:
         ) from error
     tokenizer.apply_chat_template = partial(tokenizer.apply_chat_template, return_dict=False)
     return tokenizer
-
-
-def _is_out_of_reach(name: str) -> bool:
-    """Whether it can only be here: where the hub does not answer, its client tries for most of a minute."""
-    from huggingface_hub import constants
-
-    if name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).is_dir():
-        return True
-    return not constants.HF_HUB_OFFLINE and not hub_answers(constants.ENDPOINT)

@@ -27,7 +27,7 @@ from environments.local_run.training import Training
 from sandboxes import check_backend
 from sandboxes.errors import SandboxUnavailable, UnknownBackend
 from trainer.errors import UsageError
-from trainer.policy import resolve_model
+from trainer.policy import check_model
 
 ENVIRONMENT = "environments.terminal_test_env.terminal_test_env"
 RANDOM_POLICY = "environments.terminal_test_env.random_policy"
@@ -197,7 +197,7 @@ def check(settings: Settings) -> None:
     except (UnknownBackend, SandboxUnavailable) as error:
         raise SettingWrong(f"--backend {settings.backend}: {error}") from error
     try:
-        resolve_model(settings.model)
+        check_model(settings.model)
     except UsageError as error:
         raise SettingWrong(str(error)) from error
     try:

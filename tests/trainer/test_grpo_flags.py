@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ def _config(*flags: str, aliases: tuple[str, ...] = ()) -> TrainerConfig:
 def _refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     """What is said on stderr where the trainer ends with exit code 2."""
     try:
-        code = grpo.main(flags)
+        code = grpo.main(["--port", "0", *flags])  # any other port may be in use here
     except SystemExit as end:  # argparse
         code = end.code
     assert code == 2
@@ -110,6 +111,47 @@ def test_what_is_wrong_with_model_or_address_is_said_before_torch_is_loaded() ->
         "sys.exit(codes != [2, 2] or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.fixture
+def absent_hub(tmp_path: Path) -> dict[str, str]:
+    """The variables of a machine without a network, and with an empty cache."""
+    own = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"}
+    return os.environ | own
+
+
+@pytest.mark.parametrize("program", ["trainer.grpo", "trainer.serve"])
+def test_model_that_cannot_be_had_is_named_within_seconds_and_without_a_network(
+    program: str, absent_hub: dict[str, str], tmp_path: Path
+) -> None:
+    flags = ["--model", "org/absent", "--port", "0"]
+    flags += ["--save-path", str(tmp_path / "run")] if program == "trainer.grpo" else []
+    run = subprocess.run(
+        [sys.executable, "-m", program, *flags], env=absent_hub, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith(f"python -m {program}: --model org/absent: org/absent is neither a folder of ")
+    assert "`hf download org/absent --local-dir org/absent` gets it" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_model_of_the_cache_is_loaded_without_waiting_for_an_absent_hub(
+    absent_hub: dict[str, str], tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "hub" / "hub" / "models--org--mine" / "snapshots" / "1"
+    save_policy(snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("1")
+    code = "from trainer.policy import check_model, load_policy; check_model('org/mine'); load_policy('org/mine')"
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=absent_hub, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("name", "says"), [("a/b/c", "a/b/c is no folder"), ("no model!", "nor a name of the hub")])
+def test_what_is_no_name_of_a_model_is_refused(name: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert says in _refusal(capsys, "--model", name)
 
 
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

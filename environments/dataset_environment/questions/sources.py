@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atroposlib.envs.hub import hub_answers
 from atroposlib.errors import ConfigError
+from atroposlib.hub import hub_answers
 
 logger = logging.getLogger(__name__)
 

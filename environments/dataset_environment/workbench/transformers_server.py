@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from atroposlib.envs.hub import hub_answers
 from atroposlib.envs.server_handling.completions import read_chat_completion
 from atroposlib.envs.server_handling.generation import EngineFacts, TokensAndLogprobs
 from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
 from atroposlib.errors import ConfigError, NotTokenExact
+from atroposlib.hub import is_only_here, why_absent
 
 if TYPE_CHECKING:
     from openai.types import Completion
@@ -37,10 +36,12 @@ class TransformersServer(APIServer):
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        _check_there(name)
+        if problem := why_absent(name):
+            raise ConfigError(f"model_name: {problem}")
+        here = is_only_here(name)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name)
-            model = AutoModelForCausalLM.from_pretrained(name, dtype="auto").eval()
+            tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=here)
+            model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", local_files_only=here).eval()
         except (OSError, ValueError, ImportError) as error:
             raise ConfigError(f"model_name: {name} cannot be loaded: {error}") from error
         if not tokenizer.chat_template:
@@ -120,20 +121,6 @@ def _sampling(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     extra = kwargs.get("extra_body") or {}
     asked = {"temperature": temperature, "top_p": extra.get("top_p"), "top_k": extra.get("top_k") or 0}
     return {"do_sample": True, **{name: value for name, value in asked.items() if value is not None}}
-
-
-def _check_there(name: str) -> None:
-    """Raises: ConfigError where a model is neither a folder, nor cached, nor to be had from the hub."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    if Path(name).expanduser().is_dir():
-        return
-    cached = isinstance(try_to_load_from_cache(name, "config.json"), str) if name.count("/") <= 1 else False
-    if not cached and (constants.HF_HUB_OFFLINE or not hub_answers(constants.ENDPOINT)):
-        raise ConfigError(
-            f"model_name: {name} is neither a folder of {Path.cwd()} nor in the cache, and the hub cannot be asked. "
-            f"`hf download {name} --local-dir {name}` gets it where there is a network"
-        )
 
 
 def _best_device() -> str:

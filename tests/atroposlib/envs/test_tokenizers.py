@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from atroposlib.envs import hub, tokenizers
+from atroposlib import hub
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.errors import ConfigError
 from tests.environments.agent_engine import make_tokenizer
@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["{}/org/mine", "org/mine", "./org/mine"])
 def test_a_folder_is_read_without_asking_the_hub(folder, monkeypatch, name):
-    monkeypatch.setattr(tokenizers, "hub_answers", never)
+    monkeypatch.setattr(hub, "hub_answers", never)
     tokenizer = load_tokenizer(name.format(folder))
     assert tokenizer.decode(tokenizer.encode("some words")) == "some words"
     prompt = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}])
@@ -32,7 +32,7 @@ def test_a_folder_is_read_without_asking_the_hub(folder, monkeypatch, name):
 
 @pytest.mark.parametrize("name", ["/nowhere/model", "./nowhere", "org/mine/below"])
 def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(folder, monkeypatch, name):
-    monkeypatch.setattr(tokenizers, "hub_answers", never)
+    monkeypatch.setattr(hub, "hub_answers", never)
     with pytest.raises(ConfigError, match=f"no tokenizer '{name}': set --env.tokenizer_name"):
         load_tokenizer(name)
 

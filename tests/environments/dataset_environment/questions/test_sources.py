@@ -5,7 +5,7 @@ import time
 import datasets
 import pytest
 
-from atroposlib.envs import hub
+from atroposlib import hub
 from atroposlib.errors import ConfigError
 from environments.dataset_environment.questions import sources
 from environments.dataset_environment.questions.sources import Source, load_rows

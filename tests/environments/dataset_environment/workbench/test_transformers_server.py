@@ -1,6 +1,6 @@
 import pytest
 
-from atroposlib.envs import hub
+from atroposlib import hub
 from atroposlib.errors import ConfigError
 from environments.dataset_environment.workbench.transformers_server import TransformersServer
 
