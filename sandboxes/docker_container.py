@@ -18,6 +18,7 @@ from sandboxes.docker_daemon import explained
 from sandboxes.errors import SandboxError
 from sandboxes.image_store import Image
 from sandboxes.ownership import container_labels
+from sandboxes.processor import ProcessorShare
 from sandboxes.rootfs import AGENT_HOME, AGENT_UID
 from sandboxes.runner_file import RUNNER, runner_archive, runner_digest
 
@@ -28,7 +29,6 @@ CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 
 _RUNNER_PIDS = 32
 """Room for the runner and its supervisor of each command, besides the processes of the spec."""
-_CPU_PERIOD_US = 100_000
 _MIB = 1 << 20
 _SMALL_TMPFS_MB = 16
 _REMOVAL_TIMEOUT_S = 30.0
@@ -111,6 +111,7 @@ class Container:
         spec = self._spec
         file_limit = (spec.disk_mb + 1) * _MIB
         memory = (spec.memory_mb + spec.disk_mb) * _MIB  # files in memory are counted with it
+        processor = ProcessorShare.of(spec.cpus)
         return {
             "network_mode": self._network,
             "cap_drop": ["ALL"],
@@ -119,8 +120,9 @@ class Container:
             "pids_limit": spec.pids + _RUNNER_PIDS,
             "mem_limit": memory,
             "memswap_limit": memory,
-            "cpu_period": _CPU_PERIOD_US,
-            "cpu_quota": max(1000, int(spec.cpus * _CPU_PERIOD_US)),
+            "cpu_period": processor.period_us,
+            "cpu_quota": processor.quota_us,
+            "cpu_shares": processor.shares,
             "tmpfs": self._tmpfs(),
             "ulimits": [
                 Ulimit(name="core", soft=0, hard=0),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.base import SandboxSpec
+from sandboxes.processor import ProcessorShare
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,6 @@ _MIB = 1 << 20
 _OPEN_FILES = 4096
 _OWN_PROCESSES = 16
 """The runner and a supervisor for each of a few commands: not the box's own."""
-_PERIOD_US = 100_000
 _BUSY_S = 2.0
 _CONTROLLERS = ("memory", "pids", "cpu")
 
@@ -115,11 +115,15 @@ def _make_cgroups(spec: SandboxSpec, name: str, hierarchies: tuple[Hierarchy, ..
 
 
 def _make_old(spec: SandboxSpec, name: str, hierarchies: Mapping[str, Hierarchy]) -> tuple[Path, ...]:
-    memory = str(_memory_bytes(spec))
+    memory, processor = str(_memory_bytes(spec)), ProcessorShare.of(spec.cpus)
     settings: dict[str, Settings] = {
         "memory": {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory},
         "pids": {"pids.max": str(spec.pids + _OWN_PROCESSES)},
-        "cpu": {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(_quota_us(spec))},
+        "cpu": {
+            "cpu.cfs_period_us": str(processor.period_us),
+            "cpu.cfs_quota_us": str(processor.quota_us),
+            "cpu.shares": str(processor.shares),
+        },
     }
     made: list[Path] = []
     with _removed_on_error(made):
@@ -145,11 +149,13 @@ def _make_unified(spec: SandboxSpec, name: str, hierarchy: Hierarchy) -> Path:
 
 
 def _make_unified_in(spec: SandboxSpec, group: Path) -> Path:
+    processor = ProcessorShare.of(spec.cpus)
     settings = {
         "memory.max": str(_memory_bytes(spec)),
         "memory.swap.max": "0",
         "pids.max": str(spec.pids + _OWN_PROCESSES),
-        "cpu.max": f"{_quota_us(spec)} {_PERIOD_US}",
+        "cpu.max": f"{processor.quota_us} {processor.period_us}",
+        "cpu.weight": str(processor.weight),
     }
     made: list[Path] = []
     if not set(_CONTROLLERS) <= set(_controllers_of(group.parent)):
@@ -198,7 +204,3 @@ def _is_removed(group: Path) -> bool:
 
 def _memory_bytes(spec: SandboxSpec) -> int:
     return (spec.memory_mb + spec.disk_mb) * _MIB
-
-
-def _quota_us(spec: SandboxSpec) -> int:
-    return max(1000, round(spec.cpus * _PERIOD_US))
