@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from atroposlib.envs.server_handling.capture_fields import UnsupportedField
 from atroposlib.envs.server_handling.capture_session import NoTurnsLeft, TooManySessions, UnknownSession
 from atroposlib.envs.server_handling.http_client import EngineBusy, encode_json
 from atroposlib.errors import (
@@ -58,11 +59,14 @@ class Failure:
     kind: str
     code: str
     retry_after_s: float | None = None
+    param: str | None = None
+    """The field of the request that is refused."""
 
     @property
     def body(self) -> dict[str, Any]:
-        """``{"error": {"message", "type", "code"}}``."""
-        return {"error": {"message": self.message, "type": self.kind, "code": self.code}}
+        """``{"error": {"message", "type", "code"}}``, and ``param`` where a field is to blame."""
+        error = {"message": self.message, "type": self.kind, "code": self.code}
+        return {"error": error if self.param is None else {**error, "param": self.param}}
 
     def response(self) -> Response:
         """It as the answer to a request."""
@@ -79,7 +83,8 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, RolloutInvalid):
         code = error.reason
     retry_after_s = error.retry_after_s if isinstance(error, EngineBusy) else None
-    return Failure(status, str(error), name, code, retry_after_s)
+    param = error.name if isinstance(error, UnsupportedField) else None
+    return Failure(status, str(error), name, code, retry_after_s, param)
 
 
 _UNEXPECTED: list[Any] = [500, "server_error", "internal_error"]
@@ -92,6 +97,7 @@ _FAILURES: tuple[tuple[Any, ...], ...] = (
     (EngineUnavailable, 503, "server_error", "engine_unavailable"),
     (NotTokenExact, 501, "server_error", "not_token_exact"),
     (RolloutInvalid, 422, "invalid_request_error", "invalid_rollout"),
+    (UnsupportedField, 400, "invalid_request_error", "unsupported_parameter"),
     (ConfigError, 400, "invalid_request_error", "invalid_request"),
 )
 """Status, type and code of each error; the first that fits counts."""

@@ -19,6 +19,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from atroposlib.envs.server_handling.capture_answers import Failure, JsonResponse, ReportingResponse, failure_of, plain
+from atroposlib.envs.server_handling.capture_fields import (
+    HOW_IT_COMES,
+    chat_arguments,
+    text_arguments,
+)
 from atroposlib.envs.server_handling.capture_session import Answer, CaptureSession, CaptureSessions, UnknownSession
 from atroposlib.envs.server_handling.capture_stream import EventStream, events_of, text_events_of
 from atroposlib.envs.server_handling.http_client import encode_json
@@ -29,10 +34,6 @@ from atroposlib.tool_call_parsers import get_parser
 logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-ONLY_FOR_OPENAI = (
-    *("stream", "stream_options", "store", "metadata", "user", "service_tier", "prompt_cache_key", "safety_identifier"),
-)
-"""Fields of a request that concern OpenAI's own service, and that an engine may refuse."""
 HEAD_WITHIN_S = 0.2
 """Seconds after which a stream gets its head. What fails before, as an overlong conversation does, has a status."""
 RETRY_COUNT = "x-stainless-retry-count"
@@ -155,7 +156,7 @@ class CaptureProxy:
 
     async def create(self, request: Request) -> Any:
         self._require_token(request)
-        wanted = _parse(SessionRequest, await _body(request) or b"{}")
+        wanted = _parse(SessionRequest, _fields(await _body(request) or b"{}"))
         parser = None if wanted.tool_parser is None else _parser(wanted.tool_parser)
         managed = await self.manager.open_rollout(
             self.tokenizer,
@@ -177,21 +178,23 @@ class CaptureProxy:
     # one session
 
     async def chat(self, request: Request) -> Any:
-        session, body = await self._session(request), await _body(request)
-        asked = _parse(ChatBody, body)
-        answer = session.ask(_name("chat", body), _first_try(request), partial(_converse, session, body))
-        return await _reply(request, answer, asked, events_of)
+        session, fields = await self._session(request), _fields(await _body(request))
+        body, asked = _parse(ChatBody, fields), chat_arguments(fields, _template_of(session))
+        work = partial(_converse, session, asked.arguments)
+        answer = session.ask(_name("chat", fields), _first_try(request), work, asked.wishes)
+        return await _reply(request, answer, body, events_of)
 
     async def complete(self, request: Request) -> Any:
-        session, body = await self._session(request), await _body(request)
-        asked = _parse(TextBody, body)
-        answer = session.ask(_name("text", body), _first_try(request), partial(_continue_text, session, body))
-        return await _reply(request, answer, asked, text_events_of)
+        session, fields = await self._session(request), _fields(await _body(request))
+        body, asked = _parse(TextBody, fields), text_arguments(fields)
+        work = partial(_continue_text, session, asked.arguments)
+        answer = session.ask(_name("text", fields), _first_try(request), work)
+        return await _reply(request, answer, body, text_events_of)
 
     async def render(self, request: Request) -> Any:
-        session, body = await self._session(request), await _body(request)
-        _parse(ChatBody, body)
-        text, ids = await session.managed.render(**_chat(body))
+        session, fields = await self._session(request), _fields(await _body(request))
+        _parse(ChatBody, fields)
+        text, ids = await session.managed.render(**chat_arguments(fields, _template_of(session)).arguments)
         return {"prompt": text, "prompt_token_ids": ids}
 
     async def nodes(self, request: Request) -> Any:
@@ -203,6 +206,7 @@ class CaptureProxy:
             "rollout_id": managed.rollout_id,
             "forks": dict(managed.forks),
             "failures": [f"{type(error).__name__}: {error}" for error in session.failures.values()],
+            "not_enforced": dict(session.not_enforced),
             "in_flight": session.in_flight,
         }
         nodes = managed.current_nodes
@@ -255,16 +259,16 @@ def _told(request: Request, error: Exception) -> Failure:
     return failure_of(error)
 
 
-async def _converse(session: CaptureSession, body: bytes) -> Any:
-    arguments = {**session.defaults, **_chat(body)}
+async def _converse(session: CaptureSession, asked: dict[str, Any]) -> Any:
+    arguments = {**session.defaults, **asked}
     messages = arguments["messages"]
     answer = await session.managed.chat_completion(**arguments)
     session.conversation = [*messages, plain(answer.choices[0].message)]
     return answer
 
 
-async def _continue_text(session: CaptureSession, body: bytes) -> Any:
-    return await session.managed.completion(**{**session.defaults, **_passed(body)})
+async def _continue_text(session: CaptureSession, asked: dict[str, Any]) -> Any:
+    return await session.managed.completion(**{**session.defaults, **asked})
 
 
 async def _reply(request: Request, answer: Answer, asked: Body, events: Any) -> Response:
@@ -303,19 +307,33 @@ async def _body(request: Request) -> bytes:
     return bytes(content)
 
 
-def _parse(kind: Any, body: bytes) -> Any:
+def _fields(body: bytes) -> dict[str, Any]:
     try:
-        return kind.model_validate_json(body)
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"the body is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ConfigError("the body has to be a JSON object")
+    return fields
+
+
+def _parse(kind: Any, fields: dict[str, Any]) -> Any:
+    try:
+        return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the body"
         raise ConfigError(f"{place}: {first['msg']}") from error
 
 
-def _name(path: str, body: bytes) -> str:
+def _name(path: str, fields: dict[str, Any]) -> str:
     """The same for a request and its repetition, which may ask for the answer as a stream or no more so."""
-    fields = {name: value for name, value in orjson.loads(body).items() if name not in ("stream", "stream_options")}
-    return hashlib.sha256(path.encode() + b"\n" + encode_json(fields)).hexdigest()
+    asked = {name: value for name, value in fields.items() if name not in HOW_IT_COMES}
+    return hashlib.sha256(path.encode() + b"\n" + encode_json(asked)).hexdigest()
+
+
+def _template_of(session: CaptureSession) -> str:
+    return str(getattr(session.managed.tokenizer, "chat_template", None) or "")
 
 
 def _parser(name: str) -> str:
@@ -324,21 +342,6 @@ def _parser(name: str) -> str:
     except KeyError as error:
         raise ConfigError(f"tool_parser: {error.args[0]}") from error
     return name
-
-
-def _passed(body: bytes) -> dict[str, Any]:
-    fields: dict[str, Any] = orjson.loads(body)
-    return {name: value for name, value in fields.items() if name not in ONLY_FOR_OPENAI and value is not None}
-
-
-def _chat(body: bytes) -> dict[str, Any]:
-    """The arguments of a chat; the role ``developer``, which templates do not know, is ``system``."""
-    arguments = _passed(body)
-    arguments["messages"] = [
-        {**message, "role": "system"} if message.get("role") == "developer" else message
-        for message in arguments["messages"]
-    ]
-    return arguments
 
 
 def _first_try(request: Request) -> bool:

@@ -9,16 +9,20 @@ taken to want another sample.
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import secrets
 import time
 import uuid
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from atroposlib.envs.server_handling.managed_server import ManagedServer
 from atroposlib.errors import AtroposError, EngineRefused, InferenceError
+
+logger = logging.getLogger(__name__)
 
 KEPT_ANSWERS = 512
 """Answers of one session that are kept for a repetition."""
@@ -61,6 +65,8 @@ class CaptureSession:
     most_requests: int | None = None
     failures: dict[str, AtroposError] = field(default_factory=dict)
     """What went wrong and was not made good by a repetition, by the digest of the request."""
+    not_enforced: Counter[str] = field(default_factory=Counter)
+    """How many requests carried a field that is taken as a wish, by its name."""
     requests: int = 0
     conversation: list[dict[str, Any]] = field(default_factory=list)
     """The messages of the last chat request, and its answer."""
@@ -87,7 +93,7 @@ class CaptureSession:
         """Whether this is the session's secret; takes the same time for every wrong one."""
         return secrets.compare_digest(given.encode(), self.secret.encode())
 
-    def ask(self, key: str, first_try: bool, work: Callable[[], Awaitable[Any]]) -> Answer:
+    def ask(self, key: str, first_try: bool, work: Callable[[], Awaitable[Any]], wishes: Iterable[str] = ()) -> Answer:
         """The answer to a request: that of the request of the same ``key`` before, or a new one by ``work``.
 
         Its task belongs to the session and goes on when the client hangs up, so that a repetition finds it.
@@ -102,6 +108,9 @@ class CaptureSession:
             error = self.failures[key] = NoTurnsLeft(f"all {self.most_requests} turns are used", status=400)
             raise error
         self.requests += 1
+        for name in wishes:
+            _say_once(name)
+            self.not_enforced[name] += 1
         answer = Answer(asyncio.ensure_future(self._work(key, work)))
         self._answers[key] = answer
         self._answers.move_to_end(key)
@@ -139,6 +148,13 @@ class CaptureSession:
         done = [key for key, answer in self._answers.items() if answer.task.done()]
         for key in done[: max(0, len(self._answers) - KEPT_ANSWERS)]:
             del self._answers[key]
+
+
+@functools.cache
+def _say_once(name: str) -> None:
+    logger.warning(
+        "an agent program sends %s, which cannot be enforced on completions from ids; see docs/tokens.md", name
+    )
 
 
 class CaptureSessions:
