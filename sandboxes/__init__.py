@@ -8,7 +8,7 @@
 (``runner``).
 """
 
-from sandboxes.base import ExecResult, ProcessStatus, Sandbox, SandboxSpec, Shell
+from sandboxes.base import ExecResult, Pipe, ProcessStatus, Sandbox, SandboxSpec, Shell
 from sandboxes.errors import (
     ImageBuildError,
     ImageNotFound,
@@ -29,6 +29,7 @@ __all__ = [
     "ImageBuildError",
     "ImageNotFound",
     "OutputLimitExceeded",
+    "Pipe",
     "PoolBusy",
     "ProcessStatus",
     "Sandbox",

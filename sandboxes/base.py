@@ -12,12 +12,13 @@ Promises every backend keeps:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from sandboxes.errors import SandboxTimeout
+from sandboxes.errors import SandboxTimeout, SandboxUnavailable
 
 WORKDIR = "/workspace"
 ALIVE_S = 5.0
@@ -87,6 +88,32 @@ class Shell(ABC):
         """Run shell text; both streams come merged, in order, in ``stdout``."""
 
 
+class Pipe(ABC):
+    """A command under way that is spoken with over its standard streams. Made by ``Sandbox.pipe``."""
+
+    @abstractmethod
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Its standard output as it comes, to its end; the command waits where it is not taken.
+
+        Raises: SandboxClosed.
+        """
+
+    @abstractmethod
+    async def feed(self, data: bytes) -> None:
+        """Write to its standard input, waiting while it does not read; after its end nothing is sent.
+
+        Raises: SandboxClosed.
+        """
+
+    @abstractmethod
+    async def feed_end(self) -> None:
+        """End its standard input. Raises: SandboxClosed."""
+
+    @abstractmethod
+    async def wait(self) -> ExecResult:
+        """Wait for its end; ``stdout`` is empty, since ``chunks`` gives it. Raises: SandboxClosed."""
+
+
 class Sandbox(ABC):
     """One box. Made by ``sandboxes.open_sandbox``; every method raises ``SandboxClosed`` after ``close``."""
 
@@ -121,6 +148,27 @@ class Sandbox(ABC):
 
         Raises: SandboxClosed, SandboxTimeout (the box did not answer well after ``timeout_s``).
         """
+
+    def pipe(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        error_limit: int = 10_000,
+    ) -> AbstractAsyncContextManager[Pipe]:
+        """Speak with a command while it runs; it has no time limit, and is killed where the block is left.
+
+        ``error_limit``: bytes of its standard error that are kept. The other arguments are those of ``exec``. A backend
+        may do without this; its boxes have no relay (``sandboxes.relay``) then.
+
+        Raises: SandboxUnavailable where the backend does without it; on entering SandboxClosed.
+        """
+        raise SandboxUnavailable(
+            f"boxes of the backend {self.backend!r} cannot be spoken with while a command runs (no Sandbox.pipe); "
+            "use docker or bubblewrap"
+        )
 
     async def check_alive(self) -> None:
         """Return where the box answers within ``ALIVE_S`` seconds.

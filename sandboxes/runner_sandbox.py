@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import os
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sandboxes.base import ALIVE_S, ExecResult, ProcessStatus, Sandbox, SandboxSpec, Shell
+from sandboxes.base import ALIVE_S, ExecResult, Pipe, ProcessStatus, Sandbox, SandboxSpec, Shell
 from sandboxes.channel import Call, Channel, Finished
 from sandboxes.errors import OutputLimitExceeded, SandboxClosed, SandboxFileError, SandboxTimeout
 from sandboxes.frames import Command, Run
@@ -37,6 +38,23 @@ _ERRNO_LIMIT = 134
 class _Background:
     command: str
     call: Call
+
+
+class _RunnerPipe(Pipe):
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self._call.chunks()
+
+    async def feed(self, data: bytes) -> None:
+        await self._call.feed(data)
+
+    async def feed_end(self) -> None:
+        await self._call.feed_end()
+
+    async def wait(self) -> ExecResult:
+        return replace(exec_result(await self._call.wait()), stdout=b"")
 
 
 class RunnerSandbox(Sandbox):
@@ -118,6 +136,21 @@ class RunnerSandbox(Sandbox):
         request = self._command(command, flags, cwd=cwd, env=env, user=user, keep=output_limit)
         request = replace(request, time_limit_s=timeout_s)
         return exec_result(await self._channel.run(request, stdin=stdin))
+
+    @contextlib.asynccontextmanager
+    async def pipe(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        error_limit: int = 10_000,
+    ) -> AsyncIterator[Pipe]:
+        self._require_open()
+        request = self._command(command, Run.INPUT, cwd=cwd, env=env, user=user, keep=error_limit)
+        async with self._channel.streaming(request) as call:
+            yield _RunnerPipe(call)
 
     async def check_alive(self) -> None:
         self._require_open()

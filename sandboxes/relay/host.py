@@ -12,12 +12,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from sandboxes.base import Sandbox
-from sandboxes.channel import Call
-from sandboxes.errors import SandboxClosed, SandboxError, SandboxStartError, SandboxUnavailable
-from sandboxes.frames import Run
+from sandboxes.base import Pipe, Sandbox
+from sandboxes.errors import SandboxClosed, SandboxError, SandboxStartError
 from sandboxes.relay.binary import relay_path
-from sandboxes.runner_sandbox import RunnerSandbox
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +45,14 @@ async def open_relay(box: Sandbox, connect: Connect) -> AsyncIterator[int]:
 
     All of them end with the block. The box's user may end the relay; that cuts its own connections and no others.
 
-    Raises: SandboxUnavailable where the backend has no runner or its architecture no relay; SandboxStartError where
-    the relay does not start in the box; SandboxClosed.
+    Raises: SandboxUnavailable where the backend has no ``pipe`` or the box's architecture no relay; SandboxStartError
+    where the relay does not start in the box; SandboxClosed.
     """
-    if not isinstance(box, RunnerSandbox):
-        raise SandboxUnavailable(f"boxes of the backend {box.backend!r} have no channel that a relay could use")
-    program = await _put_into(box)
-    command = box._command((program,), Run.INPUT, cwd="/", env=None, user=None, keep=LAST_WORDS)
-    async with box._channel.streaming(command) as call:
-        relay = _Relay(call, connect)
+    program = f"{box.spec.workdir.rstrip('/')}/.relay-{secrets.token_hex(8)}"
+    speaking = box.pipe((program,), cwd="/", error_limit=LAST_WORDS)  # refused here, before anything is in the box
+    await _put_into(box, program)
+    async with speaking as pipe:
+        relay = _Relay(pipe, connect)
         serving = asyncio.create_task(relay.serve(), name=f"relay of {box.id}")
         try:
             yield await relay.port(serving)
@@ -66,12 +62,10 @@ async def open_relay(box: Sandbox, connect: Connect) -> AsyncIterator[int]:
             await relay.close()
 
 
-async def _put_into(box: RunnerSandbox) -> str:
+async def _put_into(box: Sandbox, target: str) -> None:
     told = await box.exec(["uname", "-m"], timeout_s=30)
     program = relay_path(told.output.strip())
-    target = f"{box.spec.workdir.rstrip('/')}/.relay-{secrets.token_hex(8)}"
     await box.write(target, await asyncio.to_thread(program.read_bytes), mode=0o700)
-    return target
 
 
 @dataclass(eq=False)
@@ -99,8 +93,8 @@ class _Relay:
     believed that would cost memory, and a frame that breaks the rules ends the relay.
     """
 
-    def __init__(self, call: Call, connect: Connect) -> None:
-        self._call = call
+    def __init__(self, pipe: Pipe, connect: Connect) -> None:
+        self._pipe = pipe
         self._connect = connect
         self._port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._connections: dict[int, _Connection] = {}
@@ -127,7 +121,7 @@ class _Relay:
 
     async def _serve(self) -> None:
         waiting = bytearray()
-        async for chunk in self._call.chunks():
+        async for chunk in self._pipe.chunks():
             waiting += chunk
             while len(waiting) >= _HEADER.size:
                 number, length, kind = _HEADER.unpack_from(waiting)
@@ -149,10 +143,10 @@ class _Relay:
 
     async def _last_words(self) -> str:
         try:
-            finished = await self._call.wait()
+            ended = await self._pipe.wait()
         except SandboxError as error:
             return str(error)
-        return finished.err.decode("utf-8", "replace").strip() or f"it ended with {finished.done.status}"
+        return ended.output.strip() or f"it ended with {ended.exit_code}"
 
     def _take(self, number: int, kind: int, payload: bytes) -> None:
         known = self._connections.get(number)
@@ -230,7 +224,7 @@ class _Relay:
 
     async def _send(self, number: int, kind: _Kind, payload: bytes = b"") -> None:
         async with self._sending:  # a frame must not be cut by another
-            await self._call.feed(_HEADER.pack(number, len(payload), kind) + payload)
+            await self._pipe.feed(_HEADER.pack(number, len(payload), kind) + payload)
 
 
 def _number(payload: bytes) -> int:

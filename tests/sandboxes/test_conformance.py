@@ -244,6 +244,64 @@ async def test_kill_all_ends_commands_under_way_with_a_result(box: Sandbox):
     assert (result.exit_code, result.stdout) == (137, b"begun\n")
 
 
+# ---- commands that are spoken with
+
+
+async def test_a_command_is_spoken_with_while_it_runs(box: Sandbox):
+    async with asyncio.timeout(30), box.pipe(["cat"]) as pipe:
+        chunks = pipe.chunks()
+        for said in (b"one", b"two"):
+            await pipe.feed(said)
+            assert await anext(chunks) == said
+        await pipe.feed_end()
+        assert [chunk async for chunk in chunks] == []
+        result = await pipe.wait()
+    assert (result.exit_code, result.stdout, result.stderr) == (0, b"", b"")
+
+
+async def test_what_is_said_may_be_larger_than_any_buffer(box: Sandbox):
+    said = random.Random(2).randbytes(5_000_000)
+    heard = bytearray()
+
+    async def feed() -> None:
+        await pipe.feed(said)
+        await pipe.feed_end()
+
+    async with asyncio.timeout(60), box.pipe(["cat"]) as pipe, asyncio.TaskGroup() as both:
+        both.create_task(feed())
+        async for chunk in pipe.chunks():
+            heard += chunk
+    assert heard == said
+
+
+async def test_the_end_of_a_command_that_is_spoken_with_tells_its_status_and_its_errors(box: Sandbox, name: str):
+    await box.write(f"{name}/file", b"")
+    command = "ls; pwd | sed 's,.*/,,' >&2; echo $SIZE >&2; exit 7"
+    async with box.pipe(command, cwd=name, env={"SIZE": "big"}) as pipe:
+        said = b"".join([chunk async for chunk in pipe.chunks()])
+        await pipe.feed(b"nobody reads this")
+        result = await pipe.wait()
+    assert (said, result.exit_code, result.stdout, result.stderr) == (b"file\n", 7, b"", f"{name}\nbig\n".encode())
+
+
+async def test_of_its_errors_no_more_is_kept_than_the_limit(box: Sandbox):
+    async with box.pipe("seq 1 100000 >&2", error_limit=1000) as pipe:
+        assert [chunk async for chunk in pipe.chunks()] == []
+        result = await pipe.wait()
+    assert result.stderr.startswith(b"1\n2\n")
+    assert result.stderr.endswith(b"99999\n100000\n")
+    assert len(result.stderr) < 1100
+
+
+async def test_leaving_a_command_kills_it_with_all_that_it_started(box: Sandbox):
+    mark = unlikely_seconds()
+    async with box.pipe(f"setsid sleep {mark} & echo begun; sleep {mark}") as pipe:
+        assert await anext(pipe.chunks()) == b"begun\n"
+    async with asyncio.timeout(20):
+        while await is_running(box, mark):
+            continue
+
+
 # ---- background
 
 
@@ -450,6 +508,9 @@ async def test_a_closed_box_refuses_everything_and_can_be_closed_again(backend: 
             await call()
     with pytest.raises(SandboxClosed):
         box.shell()
+    with pytest.raises(SandboxClosed):
+        async with box.pipe("true"):
+            pass
 
 
 async def test_closing_fails_the_calls_under_way(backend: str):
@@ -459,6 +520,16 @@ async def test_closing_fails_the_calls_under_way(backend: str):
     await box.close()
     with pytest.raises(SandboxClosed):
         await call
+
+
+async def test_closing_fails_a_command_that_is_spoken_with(backend: str):
+    box = await start_sandbox(backend, SPEC)
+    async with box.pipe(["cat"]) as pipe:
+        await box.close()
+        with pytest.raises(SandboxClosed):
+            await pipe.wait()
+        with pytest.raises(SandboxClosed):
+            await anext(pipe.chunks())
 
 
 async def test_a_close_that_is_cancelled_still_closes(backend: str):

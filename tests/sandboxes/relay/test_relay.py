@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sandboxes import SandboxSpec, open_sandbox
+from sandboxes import SandboxSpec, SandboxUnavailable, open_sandbox
 from sandboxes.base import Sandbox
+from sandboxes.local import LocalSandbox
 from sandboxes.relay import Connect, open_relay
 from tests.sandboxes.boxes import BACKENDS, CLOSED_BACKENDS, require
 
@@ -56,6 +57,17 @@ async def test_what_is_sent_arrives_and_the_answer_comes_back(backend: str):
             assert await ask(box, port, large) == large[::-1]
         left = await box.exec("ls -A /workspace", timeout_s=30)
         assert left.output == ""
+
+
+async def test_a_backend_without_pipes_is_refused_by_name_and_nothing_is_put_into_its_box(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(LocalSandbox, "pipe", Sandbox.pipe)
+    async with open_sandbox("local") as box, answering() as connect:
+        with pytest.raises(SandboxUnavailable, match=r"'local' .*no Sandbox\.pipe"):
+            async with open_relay(box, connect):
+                pass
+        assert (await box.exec("ls -A", timeout_s=30)).output == ""
 
 
 async def test_many_connections_at_once_do_not_mix():
