@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -16,6 +14,9 @@ REACH_S = 5.0
 
 def hub_answers(endpoint: str) -> bool:
     """Whether ``endpoint`` answers within ``REACH_S`` seconds; name resolution, which knows no time limit, included."""
+    import urllib.error
+    import urllib.request
+
     answered: list[bool] = []
 
     def ask() -> None:

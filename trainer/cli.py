@@ -13,6 +13,7 @@ from typing import NoReturn
 from trainer.config import ServingConfig
 from trainer.engine.address import bind
 from trainer.errors import Interrupted, TrainerError, UsageError
+from trainer.loading import INTERRUPTED
 from trainer.policy import DTYPES, TINY, check_model, checked_dtype
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def run_program(
         logger.error("%s", error)  # noqa: TRY400 the message says it all
         return 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     return 0
 
 

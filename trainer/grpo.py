@@ -24,6 +24,7 @@ from trainer.cli import (
 )
 from trainer.config import TrainerConfig
 from trainer.errors import UsageError
+from trainer.loading import loading
 
 _NOT_HERE = {
     "--lora-r": "LoRA",
@@ -87,7 +88,8 @@ def config_from(options: argparse.Namespace, aliases: Sequence[str] = ()) -> Tra
 def _run(options: argparse.Namespace, aliases: Sequence[str]) -> None:
     config = config_from(options, aliases)
     check_before_loading(options, serves=config.engine_url is None)
-    from trainer.run import train
+    with loading():
+        from trainer.run import train
 
     train(config)
 

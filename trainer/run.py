@@ -15,6 +15,7 @@ from trainer.engine.hosting import host_engine
 from trainer.errors import CheckpointError, ServiceError, UsageError
 from trainer.http import JsonClient
 from trainer.learner import Learner, LearnerSettings
+from trainer.loading import loading
 from trainer.loop import TrainingRun
 from trainer.loss import ClipRange
 from trainer.policy import Policy, load_policy, resolve_model
@@ -34,8 +35,10 @@ def train(config: TrainerConfig) -> None:
     source = _source(config)
     checkpoint = _checkpoint_to_resume(config, folder)
     # weights that are trained are float32 whatever is computed in: small steps would be lost in half the digits
-    policy = load_policy(str(checkpoint.path) if checkpoint else config.model, device=config.device, dtype="float32")
-    learner = Learner(policy.model, _learner_settings(config))
+    with loading():
+        start = str(checkpoint.path) if checkpoint else config.model
+        policy = load_policy(start, device=config.device, dtype="float32")
+        learner = Learner(policy.model, _learner_settings(config))
     if checkpoint is not None:
         restore_trainer_state(checkpoint, policy.model, learner.optimizer)
         logger.info("Going on from %s.", checkpoint.path)

@@ -14,6 +14,7 @@ from trainer.cli import (
     run_program,
     serving_config,
 )
+from trainer.loading import loading
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,14 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> None:
     config = serving_config(options)
     check_before_loading(options)
-    import torch
+    with loading():
+        import torch
 
-    from trainer.engine.hosting import host_engine
-    from trainer.policy import load_policy
+        from trainer.engine.hosting import host_engine
+        from trainer.policy import load_policy
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    policy = load_policy(options.model, device=options.device, dtype=options.dtype)
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        policy = load_policy(options.model, device=options.device, dtype=options.dtype)
     host_engine(policy.model, policy.tokenizer, policy.folder, config).serve()
 
 

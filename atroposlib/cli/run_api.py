@@ -67,7 +67,10 @@ def make_app(arguments: argparse.Namespace) -> FastAPI:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until interrupted; exits with 2 where the arguments, the address or the store are wrong."""
+    """Serve until interrupted; exits with 2 where the arguments, the address or the store are wrong.
+
+    Exits with 130 where it is interrupted before it serves.
+    """
     arguments = parse_arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
@@ -75,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             _serve(arguments, listener)
     except (ConfigError, StoreError) as error:
         sys.exit(_complain(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _serve(arguments: argparse.Namespace, listener: socket.socket) -> None:

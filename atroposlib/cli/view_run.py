@@ -133,8 +133,11 @@ def main(argv: Sequence[str] | None = None, tokenizer: str = DEFAULT_TOKENIZER) 
         sys.stderr.write(f"view-run: {error}\n")
         sys.exit(2)
     run = Run("view-run", arguments.group_size, _GROUPS_PER_BATCH, arguments.max_token_len, _STEPS)
-    app = create_view(Viewer(source, run, arguments.tokenizer), source)
-    serve(app, listener, log_level="warning")
+    try:
+        app = create_view(Viewer(source, run, arguments.tokenizer), source)
+        serve(app, listener, log_level="warning")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

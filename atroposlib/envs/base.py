@@ -194,9 +194,12 @@ class BaseEnv(EnvReports, ABC):
     @classmethod
     def cli(cls, argv: Sequence[str] | None = None) -> None:
         """Run ``serve``, ``process`` or ``evaluate`` as the command line says. Raises: SystemExit on failure."""
-        from atroposlib.envs.cli import run_cli
+        try:
+            from atroposlib.envs.cli import run_cli
 
-        run_cli(cls, argv)
+            run_cli(cls, argv)
+        except KeyboardInterrupt:  # before the run began
+            raise SystemExit(130) from None
 
     def needs_tokenizer(self, mode: str) -> bool:
         """Whether ``mode`` needs the tokenizer of an engine that tells its token ids, so that it is loaded first."""

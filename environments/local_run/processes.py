@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-import aiohttp
-
 from environments.local_run import launch
 
 logger = logging.getLogger(__name__)
@@ -158,6 +156,8 @@ def answers(url: str) -> Callable[[], Awaitable[bool]]:
     """A readiness test: whether a GET of ``url`` answers 200."""
 
     async def ready() -> bool:
+        import aiohttp
+
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session,
