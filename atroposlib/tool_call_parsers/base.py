@@ -93,15 +93,21 @@ class ToolCallParser(ABC):
         """The calls of a text without thoughts, in order and without overlap."""
 
     def parse(
-        self, text: str, tools: Sequence[Mapping[str, Any]] | None = None, *, call_number: int | None = None
+        self,
+        text: str,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        call_number: int | None = None,
+        thinking: bool = False,
     ) -> ParsedMessage:
         """Split a text into content and calls.
 
         Args:
             tools: OpenAI's tool list; formats that write values without types take the types from its schemas.
             call_number: number of the first call in its rollout, from which ids are made; random ids without it.
+            thinking: the text begins inside a thought that its prompt opened with ``<think>``.
         """
-        start = end_of_thoughts(text)
+        start = end_of_thoughts(text, thinking=thinking)
         thoughts, said = text[:start], text[start:]
         spans = list(_at_most(MAX_CALLS, self.find_calls(said, ToolSchemas.of(tools)), said))
         calls = [call for span in spans for call in span.calls]
@@ -132,9 +138,13 @@ def fresh_id(id: str, taken: Container[str]) -> str:
     return id
 
 
-def end_of_thoughts(text: str) -> int:
-    """Where the thoughts that a text begins with end: 0 without any, the length of the text if they never do."""
-    if not text.lstrip().startswith(THINK_OPEN):
+def end_of_thoughts(text: str, *, thinking: bool = False) -> int:
+    """Where the thoughts that a text begins with end: 0 without any, the length of the text if they never do.
+
+    They end with the first ``</think>``, since a later one may be part of an argument. With ``thinking`` the prompt
+    opened them already, and so they need no ``<think>`` of their own.
+    """
+    if not thinking and not text.lstrip().startswith(THINK_OPEN):
         return 0
     end = text.find(THINK_CLOSE)
     return len(text) if end < 0 else end + len(THINK_CLOSE)

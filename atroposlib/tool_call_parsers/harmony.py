@@ -43,9 +43,17 @@ class HarmonyParser(ToolCallParser):
     marks_text = True
 
     def parse(
-        self, text: str, tools: Sequence[Mapping[str, Any]] | None = None, *, call_number: int | None = None
+        self,
+        text: str,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        call_number: int | None = None,
+        thinking: bool = False,
     ) -> ParsedMessage:
-        """See ``ToolCallParser.parse``; the markup of messages that are no calls is taken off."""
+        """See ``ToolCallParser.parse``; the markup of messages that are no calls is taken off.
+
+        ``thinking`` changes nothing: the channels say what is a thought.
+        """
         start = end_of_thoughts(text)
         plain = _without_markup(text[start:])
         parsed = super().parse(text[:start] + plain, tools, call_number=call_number)

@@ -144,6 +144,42 @@ def test_calls_that_are_only_thought_of_are_no_calls(name):
     assert parsed.content == thought.rstrip()
 
 
+IN_THINK_TAGS = {name: of for name, of in ALL.items() if of[0] not in ("harmony", "gpt_oss")}
+
+
+@pytest.mark.parametrize("name", IN_THINK_TAGS)
+@settings(max_examples=20, deadline=None)
+@given(calls=calls(plain), thought=plain)
+def test_a_text_may_begin_inside_a_thought(name, calls, thought):
+    parser, write = ALL[name]
+    inside = f"{thought}I could {write([('terminal', {})])}"
+    for again in ("", "<think>"):  # some models open once more what the prompt opened
+        cut = get_parser(parser).parse(again + inside, TOOLS, thinking=True)
+        assert (cut.content, cut.tool_calls) == (again + inside, ())
+        parsed = get_parser(parser).parse(f"{again}{inside}</think>{write(calls)}", TOOLS, thinking=True)
+        assert read(parsed) == calls
+        assert parsed.content == f"{again}{inside}</think>"
+
+
+@pytest.mark.parametrize("name", IN_THINK_TAGS)
+def test_the_first_end_ends_a_thought_that_the_prompt_opened(name):
+    parser, write = ALL[name]
+    calls = [("terminal", {"text": "a</think>b"})]
+    parsed = get_parser(parser).parse(f"Hm.</think>\n\n{write(calls)}", TOOLS, thinking=True)
+    assert (parsed.content, read(parsed)) == ("Hm.</think>", calls)
+    assert get_parser(parser).parse("", TOOLS, thinking=True).content == ""
+
+
+@pytest.mark.parametrize("name", ["harmony", "harmony_in_channel"])
+@settings(max_examples=20, deadline=None)
+@given(text=st.lists(st.sampled_from(MARKS), max_size=12).map("".join))
+def test_a_format_with_thoughts_of_its_own_needs_not_be_told(name, text):
+    parser, write = ALL[name]
+    for written in (text, text + write([("terminal", {"text": "</think>"})])):
+        plain, told = (get_parser(parser).parse(written, TOOLS, call_number=1, thinking=t) for t in (False, True))
+        assert plain == told
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_text_without_calls_is_left_as_it_is(name):
     parser, _ = ALL[name]
