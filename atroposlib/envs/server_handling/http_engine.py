@@ -156,9 +156,10 @@ class HttpEngine(APIServer):
         models = await self._models()
         if models is None:
             return self.config.model_name
-        if len(models) > 1:
+        roots = {str(model.get("root") or model["id"]) for model in models}  # names of one model share its root
+        if len(roots) > 1:
             raise ConfigError(
-                f"{self._url} serves {len(models)} models; choose with --openai.model_name: {_names(models)}"
+                f"{self._url} serves {len(roots)} models; choose with --openai.model_name: {_names(models)}"
             )
         if not models:
             raise ConfigError(f"{self._url} serves no model; load one there, or correct --openai.base_url")

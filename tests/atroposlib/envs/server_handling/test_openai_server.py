@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from aiohttp import web
 
 from atroposlib.envs.server_handling import server_baseline
 from atroposlib.envs.server_handling.generation import PromptIds
@@ -109,6 +110,33 @@ async def test_several_models_are_listed_in_the_error():
         server = OpenAIServer(APIServerConfig(base_url=url))
         with pytest.raises(ConfigError, match=r"--openai\.model_name: alpha, beta"):
             await server.chat_completion(messages=HI)
+        await server.close()
+
+
+class RootedEngine(StubEngine):
+    """Lists each model with the folder it was loaded from, as vLLM does."""
+
+    def __init__(self, roots: dict[str, str | None]) -> None:
+        super().__init__(models=list(roots))
+        self.roots = roots
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": name, "root": self.roots[name]} for name in self.models]})
+
+
+async def test_the_first_of_several_names_of_one_model_is_taken():
+    async with serving(RootedEngine({"alpha": "/models/one", "vendor/alpha": "/models/one"})) as url:
+        server = OpenAIServer(APIServerConfig(base_url=url))
+        assert (await server.probe()).model_name == "alpha"
+        await server.close()
+
+
+@pytest.mark.parametrize("roots", [(None, None), ("", ""), ("/models/one", "/models/adapter"), ("/models/one", None)])
+async def test_names_are_not_taken_for_one_models_where_their_roots_do_not_say_so(roots):
+    async with serving(RootedEngine(dict(zip(("alpha", "beta"), roots, strict=True)))) as url:
+        server = OpenAIServer(APIServerConfig(base_url=url))
+        with pytest.raises(ConfigError, match=r"serves 2 models; choose with --openai\.model_name: alpha, beta"):
+            await server.probe()
         await server.close()
 
 
