@@ -228,8 +228,8 @@ def make_tracker(
 
     ``directory`` is where the JSONL tracker writes ``metrics.jsonl`` and where wandb keeps its own files. Without a
     key wandb works offline; where wandb is not installed the metrics go to JSONL. One log line says which.
-    ``config`` is recorded as given: mask secrets before. ``prefix`` goes before every name at wandb, where several
-    environments share the charts of one group.
+    ``config`` is recorded as given: mask secrets before. The command line, the git state and the machine are not
+    recorded. ``prefix`` goes before every name at wandb, where several environments share the charts of one group.
     """
     if kind == "none":
         return NullTracker()
@@ -259,7 +259,8 @@ def _open_wandb(
         name=name,
         config=json_value(config),
         mode="offline" if offline else None,
-        settings=wandb.Settings(silent=True),
+        # wandb's own description of the process holds its command line, where API keys may stand
+        settings=wandb.Settings(silent=True, x_disable_meta=True),
     )
     return run, wandb.Table
 

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import os
+import subprocess
 import sys
 from enum import Enum
 from pathlib import Path
@@ -187,6 +189,24 @@ def test_without_a_key_wandb_works_offline_and_one_line_says_so(tmp_path, monkey
     tracker.finish()
     assert list((tmp_path / "wandb").glob("offline-run-*"))
     assert [record.message for record in caplog.records if "offline" in record.message]
+
+
+@pytest.mark.slow
+def test_no_file_of_a_run_with_wandb_holds_the_key_that_was_typed(tmp_path):
+    pytest.importorskip("wandb")
+    root = Path(__file__).parents[2]
+    words = ("process", "--total_steps", "1", "--use_wandb", "--metrics_dir", "m", "--testing", "--openai.api_key")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    subprocess.run(
+        [sys.executable, "-m", "tests.atroposlib.envs.counting_env", *words, "sk-typed"],
+        cwd=tmp_path,
+        env={**environ, "NETRC": str(tmp_path / "absent"), "PYTHONPATH": str(root)},
+        check=True,
+    )
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    (run,) = (path for path in files if path.suffix == ".wandb")
+    assert b"max_num_workers" in run.read_bytes()  # the settings are there
+    assert [path for path in files if b"sk-typed" in path.read_bytes()] == []
 
 
 def test_none_keeps_nothing(tmp_path):
