@@ -64,7 +64,7 @@ async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
 
     Engines that nobody chose (the default ports) are looked at but not waited for: many environments need none.
     Raises: EngineUnavailable, EngineRefused; ConfigError where ``serve`` needs token ids and an engine gives none, or
-    where the tokenizer is not found that goes with them.
+    where the tokenizer is not found that goes with them, or another one was named.
     """
     servers = env.server.servers
     if not servers:
@@ -80,7 +80,8 @@ async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
     if not facts.token_exact:
         _without_token_ids(env, facts, mode)
     elif env.needs_tokenizer(mode):
-        await asyncio.to_thread(lambda: env.tokenizer)  # where it is missing, nothing has been started yet
+        tokenizer = await asyncio.to_thread(lambda: env.tokenizer)  # a wrong one is found before anything is started
+        await env.server.check_tokenizer(tokenizer)
 
 
 async def _any_up(env: BaseEnv) -> bool:

@@ -25,9 +25,10 @@ from atroposlib.envs.server_handling.generation import (
     TokensAndLogprobs,
 )
 from atroposlib.envs.server_handling.http_client import EngineBusy, EngineHttp, Shorten
+from atroposlib.envs.server_handling.known_text import KNOWN_TEXT
 from atroposlib.envs.server_handling.reasoning import ReasoningConfig
 from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
-from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, NotTokenExact
+from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, InferenceError, NotTokenExact
 
 if TYPE_CHECKING:
     from openai.types import Completion
@@ -66,6 +67,9 @@ class HttpEngine(APIServer):
         self._http = EngineHttp({"authorization": f"Bearer {key}"} if key else {}, timeout_s=float(config.timeout))
         self._looking_up_model = asyncio.Lock()
         self._facts: EngineFacts | None = None
+        self._reading_known_text = asyncio.Lock()
+        self._has_read_known_text = False
+        self._known_text_ids: Sequence[int] | None = None
         self._speaks_own_dialect = False
 
     # up, which model, which abilities
@@ -126,6 +130,14 @@ class HttpEngine(APIServer):
             )
         return self._facts
 
+    async def ids_of_known_text(self) -> Sequence[int] | None:
+        """By one request for one token; an engine that fails at it, or tells nothing, is not asked again."""
+        async with self._reading_known_text:
+            if not self._has_read_known_text:
+                ids = await self._ids_or_none(KNOWN_TEXT)
+                self._known_text_ids, self._has_read_known_text = ids, True
+        return self._known_text_ids
+
     async def close(self) -> None:
         """Close the connections; a later request opens new ones."""
         await self._http.close()
@@ -144,6 +156,18 @@ class HttpEngine(APIServer):
         if answer.prompt_ids != PROBE_PROMPT:
             return f"it was sent the ids {PROBE_PROMPT} and consumed {list(answer.prompt_ids[:8])}"
         return ""
+
+    async def _ids_or_none(self, text: str) -> Sequence[int] | None:
+        try:
+            ids = await self._call(self._ids_of, {"text": text})
+        except (InferenceError, LookupError, TypeError) as error:
+            logger.debug("%s does not tell the ids of a text: %s", self._url, error)
+            return None
+        return ids if ids and all(type(number) is int for number in ids) else None
+
+    async def _ids_of(self, text: str) -> Sequence[int]:
+        """The ids that the engine makes of a text, in the way that costs it least."""
+        return (await self._generate_wrapper(prompt=text, max_tokens=1, temperature=1.0)).prompt_ids
 
     async def _model(self) -> str:
         if not self.config.has_model_name:

@@ -16,7 +16,7 @@ import statistics
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -178,6 +178,10 @@ class APIServer(ABC):
     async def probe(self) -> EngineFacts:
         """Find out once whether the engine is token-exact. A client that does not override this is believed."""
         return EngineFacts(True, model_name=self.config.model_name, engine=self.config.server_type)
+
+    async def ids_of_known_text(self) -> Sequence[int] | None:
+        """The ids that the engine itself makes of ``KNOWN_TEXT``; ``None`` where it does not tell. Asked once."""
+        return None
 
     async def wait_until_ready(self) -> None:  # noqa: B027 - an engine may have nothing to wait for
         """Return when the engine answers; does nothing where the engine cannot be asked."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from atroposlib.envs.server_handling.completions import merge_choices, together
 from atroposlib.envs.server_handling.generation import EngineFacts, Generation, TokensAndLogprobs
+from atroposlib.envs.server_handling.known_text import check_tokenizer
 from atroposlib.envs.server_handling.server_baseline import (
     APIServer,
     APIServerConfig,
@@ -125,6 +126,14 @@ class ServerManager:
             engine=chosen.engine,
         )
 
+    async def check_tokenizer(self, tokenizer: Any) -> None:
+        """Compare a tokenizer with what the engines make of a text, as far as they tell; each is asked once.
+
+        Raises:
+            ConfigError: an engine makes other ids of it.
+        """
+        await together(self._check_tokenizer(server, tokenizer) for server in self._required_servers())
+
     # requests
 
     async def chat_completion(self, **kwargs: Any) -> ChatCompletion:
@@ -203,6 +212,8 @@ class ServerManager:
 
         server = self._pinned(base_url) if base_url else self._choose()
         tokenizer = tokenizer if tokenizer is not None else getattr(server, "tokenizer", None)
+        if tokenizer is not None:
+            await self._check_tokenizer(server, tokenizer)
         managed: ManagedServer = await open_managed_server(
             server,
             tokenizer=tokenizer,
@@ -228,6 +239,12 @@ class ServerManager:
             preserve_think_blocks=preserve_think_blocks,
             max_rollout_tokens=max_rollout_tokens,
         )
+
+    async def _check_tokenizer(self, server: APIServer, tokenizer: Any) -> None:
+        facts = await server.probe()
+        ids = await server.ids_of_known_text() if facts.token_exact else None
+        if ids is not None:
+            check_tokenizer(tokenizer, ids, facts, server.config.base_url or "the engine")
 
     def _template_of(self, tokenizer: Any) -> ChatTemplate | None:
         """What was found out about the chat template, shared by all rollouts with this tokenizer."""

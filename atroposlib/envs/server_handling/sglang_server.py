@@ -27,6 +27,10 @@ class SGLangServer(HttpEngine):
         echoed = answers[0]["meta_info"].get("prompt_token_ids") or answers[0].get("prompt_token_ids")
         return self._generation(prompt, echoed, [self._read(answer) for answer in answers])
 
+    async def _ids_of(self, text: str) -> list[int]:
+        scored: list[int] = (await self._get_logprobs_wrapper(prompt=text))["prompt_tokens"]
+        return scored
+
     async def _get_logprobs_wrapper(self, **kwargs: Any) -> dict[str, Any]:
         prompt, top_k = prompt_of(kwargs), max(1, kwargs.pop("top_k", None) or 1)
         asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": top_k}

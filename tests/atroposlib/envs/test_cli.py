@@ -15,6 +15,7 @@ from aiohttp import web
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig, ServerBaseline
 from tests.atroposlib.envs.counting_env import CountingEnv
 from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, serving
+from tests.environments.agent_engine import save_tokenizer
 
 ROOT = Path(__file__).parents[3]
 
@@ -379,6 +380,15 @@ async def test_serve_looks_for_its_tokenizer_before_anything_else(capsys):
         words = ("serve", "--openai.base_url", url, "--env.tokenizer_name", "/nowhere")
         assert await asyncio.to_thread(run, ChatEnv, *words) == 2
     assert "--env.tokenizer_name" in capsys.readouterr().err
+
+
+async def test_serve_stops_at_a_tokenizer_of_another_model(tmp_path, capsys):
+    folder = save_tokenizer(tmp_path / "other")
+    async with serving(StubEngine()) as url:
+        words = ("serve", "--openai.base_url", url, "--env.tokenizer_name", str(folder))
+        assert await asyncio.to_thread(run, ChatEnv, *words) == 2
+    said = capsys.readouterr().err
+    assert f"--env.tokenizer_name '{folder}' is not the tokenizer of the model at {url}/v1 (stub)" in said
 
 
 async def test_a_run_whose_engine_refuses_everything_names_the_model(capsys):

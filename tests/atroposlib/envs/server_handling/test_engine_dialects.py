@@ -1,5 +1,6 @@
 """The wires of vLLM, of Atropos' patched vLLM, of SGLang and of TRL's servers: the same rollouts over each."""
 
+import asyncio
 import json
 
 import pytest
@@ -7,7 +8,7 @@ from aiohttp import web
 
 from atroposlib.envs.server_handling.byte_tokenizer import ByteTokenizer
 from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerManager
-from atroposlib.errors import EngineRefused, EngineUnavailable, NotTokenExact
+from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, NotTokenExact
 from tests.atroposlib.envs.server_handling.stub_engine import EOS, StubEngine, echo, logprob, serving
 
 PROMPT = list(b"tell me more")
@@ -15,6 +16,10 @@ PROMPT = list(b"tell me more")
 
 def reason(sampled):
     return "stop" if sampled[-1:] == [EOS] else "length"
+
+
+def ids_of(prompt):
+    return ByteTokenizer().encode(prompt) if isinstance(prompt, str) else prompt
 
 
 class PatchedVllm(StubEngine):
@@ -25,7 +30,8 @@ class PatchedVllm(StubEngine):
 
     async def _generate(self, request):
         body = json.loads(await request.read())
-        prompt = body["prompt"]["prompt_token_ids"]
+        prompt = body["prompt"] if isinstance(body["prompt"], str) else body["prompt"]["prompt_token_ids"]
+        prompt = ids_of(prompt)
         sampled = echo(prompt, body.get("max_tokens") or 16)
         rows = [[{str(token): logprob(i, token)}] for i, token in enumerate(sampled)]
         n = body.get("n") or 1
@@ -52,7 +58,7 @@ class Sglang(StubEngine):
 
     async def _generate(self, request):
         body = json.loads(await request.read())
-        prompt, sampling = body["input_ids"], body["sampling_params"]
+        prompt, sampling = ids_of(body.get("text") or body["input_ids"]), body["sampling_params"]
         sampled = echo(prompt, sampling["max_new_tokens"])
         told = {
             "finish_reason": {"type": reason(sampled)},
@@ -78,8 +84,7 @@ class OldTrl(StubEngine):
 
     async def _generate(self, request):
         body = json.loads(await request.read())
-        prompt = body["prompts"][0]
-        prompt = prompt if isinstance(prompt, list) else ByteTokenizer().encode(prompt)
+        prompt = ids_of(body["prompts"][0])
         sampled = echo(prompt, body.get("max_tokens") or 16)
         row = [logprob(i, token) for i, token in enumerate(sampled)]
         n = body.get("n") or 1
@@ -148,6 +153,47 @@ async def test_a_rollout_of_two_turns_is_recorded_as_one_sequence(manager):
         (node,) = managed.get_state()["nodes"]
     assert node.metadata["turns"] == 2
     assert node.full_text == tokenizer.decode(node.tokens)
+
+
+class ShiftedTokenizer(ByteTokenizer):
+    """As many ids as the engine's own, each with another meaning."""
+
+    name_or_path = "shifted"
+
+    def encode(self, text, add_special_tokens=True):
+        return [(number + 1) % 256 if number < 256 else number for number in super().encode(text)]
+
+    def decode(self, token_ids, skip_special_tokens=False, **_):
+        return super().decode([(number - 1) % 256 if number < 256 else number for number in token_ids])
+
+
+@engines
+async def test_a_tokenizer_of_another_model_is_refused_with_the_ids_of_both(manager):
+    said = (
+        r"--env\.tokenizer_name 'shifted' is not the tokenizer of the model at http://127.*: 'The quick.*"
+        r" is \[84, 104, 101, 32.*\] there and \[85, 105, 102, 33.*\] here"
+    )
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=said):
+            async with manager.managed_server(tokenizer=ShiftedTokenizer()):
+                pass
+    with pytest.raises(ConfigError, match=said):
+        await manager.check_tokenizer(ShiftedTokenizer())
+
+
+@engines
+async def test_the_right_tokenizer_costs_one_more_request_once(manager):
+    async def roll_out():
+        async with manager.managed_server(tokenizer=ByteTokenizer()):
+            pass
+
+    def completions():
+        return len([path for path in manager.engine.paths() if not path.endswith("/models")])
+
+    await manager.probe()
+    before = completions()
+    await asyncio.gather(*(roll_out() for _ in range(5)))
+    assert completions() == before + 1
 
 
 @pytest.mark.parametrize("manager", [(StubEngine, "vllm")], indirect=True)
