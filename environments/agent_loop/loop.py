@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from atroposlib.errors import ContextFull
+from atroposlib.errors import ContextFull, RolloutInvalid
 from environments.agent_loop.calls import CallRunner
 from environments.agent_loop.reply import EmptyReply, Reply, ToolRequest, read_reply
 from environments.agent_loop.result import AgentResult, Message, StopReason, Timings
@@ -23,10 +23,11 @@ from sandboxes.errors import IMAGE_FAULTS, SandboxError
 class _Stop(Exception):
     """Ends the conversation from wherever it is noticed."""
 
-    def __init__(self, reason: StopReason, error: str | None = None) -> None:
+    def __init__(self, reason: StopReason, error: str | None = None, refusal: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.error = error
+        self.refusal = refusal
 
 
 class HermesAgentLoop:
@@ -75,7 +76,7 @@ class HermesAgentLoop:
             try:
                 result.stop_reason = await self._converse(result)
             except _Stop as stop:
-                result.stop_reason, result.error = stop.reason, stop.error
+                result.stop_reason, result.error, result.refusal = stop.reason, stop.error, stop.refusal
         result.finished_naturally = result.stop_reason is StopReason.FINISHED
         if hasattr(self.server, "get_state"):
             result.managed_state = self.server.get_state()
@@ -150,6 +151,8 @@ def _record(reply: Reply, result: AgentResult) -> None:
 
 def _engine_stop(error: Exception, turns_before: int) -> _Stop:
     """A context that the conversation filled is the rollout's own end; one that the prompt fills is a failure."""
+    if isinstance(error, RolloutInvalid):
+        return _Stop(StopReason.ENGINE_ERROR, error.detail, error.reason)
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, EmptyReply):
         return _Stop(StopReason.EMPTY_REPLY, text)

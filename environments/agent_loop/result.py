@@ -72,6 +72,8 @@ class AgentResult:
     stop_reason: StopReason = StopReason.FINISHED
     error: str | None = None
     """What the engine or the box said, where one of them ended the conversation."""
+    refusal: str | None = None
+    """Why the record of a reply was refused, where that ended the conversation: ``RolloutInvalid.reason``."""
     finish_reasons: list[str | None] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
@@ -80,6 +82,11 @@ class AgentResult:
     def valid(self) -> bool:
         """Whether the policy, and not an engine or a box that failed, brought this about."""
         return self.stop_reason not in _INVALID
+
+    @property
+    def invalid_reason(self) -> str | None:
+        """The short word that a rollout which is not ``valid`` is counted under; None for one that is."""
+        return None if self.valid else self.refusal or self.stop_reason.value
 
     @property
     def final_response(self) -> str:

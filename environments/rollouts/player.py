@@ -170,5 +170,5 @@ class RolloutPlayer:
 
 
 def _check(result: AgentResult) -> None:
-    if not result.valid:
-        raise RolloutInvalid(result.stop_reason.value, result.error or "")
+    if result.invalid_reason is not None:
+        raise RolloutInvalid(result.invalid_reason, result.error or "")

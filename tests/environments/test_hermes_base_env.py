@@ -130,6 +130,36 @@ async def test_an_engine_failure_is_retried_and_never_a_score():
     assert env.rollout_failures == Counter(engine_error=2)
 
 
+def refuse_tool_results(env):
+    template = env.tokenizer.chat_template
+    env.tokenizer.chat_template = template.replace("{%- for message in messages %}", REFUSING, 1)
+
+
+REFUSING = (
+    "{%- if messages[-1].role == 'tool' %}{{ messages.of.tools }}{%- endif %}"
+    "{%- for message in messages %}"
+)
+MISALIGNED = {"token_ids": [72, 105, 258], "logprobs": [-0.5, -0.5]}
+UNKNOWN_ID = {"token_ids": [72, 70_000, 258], "logprobs": [-0.5, -0.5, -0.5]}
+
+
+@pytest.mark.parametrize(
+    ("reply", "prepare", "reason", "says"),
+    [
+        (MISALIGNED, lambda env: None, "logprobs_misaligned", "3 ids and gave 2 logprobs"),
+        (UNKNOWN_ID, lambda env: None, "id_outside_vocabulary", "sampled id 1 is 70000"),
+        (call("ls"), refuse_tool_results, "chat_template", "cannot render messages of the roles"),
+    ],
+)
+async def test_a_record_that_is_refused_is_counted_under_its_own_reason(reply, prepare, reason, says, caplog):
+    env = make(by_turn(reply))
+    prepare(env)
+    assert await env.collect_trajectories(ITEM) == (None, [])
+    assert env.rollout_failures == Counter({reason: 6})
+    assert f"a rollout failed ({reason}): {reason}: " in caplog.text
+    assert says in caplog.text
+
+
 async def test_a_reward_function_that_raises_makes_the_rollout_invalid():
     class Env(CountingEnv):
         async def compute_reward(self, item, result, ctx):
