@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atroposlib.envs.server_handling.generation import BROKEN_OFF
 from atroposlib.errors import InferenceError
 from atroposlib.tool_call_parsers import get_parser
 from atroposlib.tool_call_parsers.base import UNREADABLE_NAME
@@ -19,6 +20,10 @@ _THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 class EmptyReply(InferenceError):
     """The engine answered without a message."""
+
+
+class BrokenReply(InferenceError):
+    """The engine broke off its answer; what there is of it is not the model's."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,15 @@ class Reply:
 def read_reply(response: Any, parser_name: str, tool_schemas: Sequence[Mapping[str, Any]]) -> Reply:
     """Read the first choice. Calls that the engine left in the text are parsed here, where tools were offered.
 
-    Raises: EmptyReply.
+    Raises: EmptyReply, BrokenReply.
     """
     choices = _field(response, "choices")
     message = _field(choices[0], "message") if choices else None
     if message is None:
         raise EmptyReply("The engine answered without a choice.")
+    finish_reason = _field(choices[0], "finish_reason")
+    if finish_reason in BROKEN_OFF:
+        raise BrokenReply(f"The engine broke off its answer (finish_reason {finish_reason!r}); see its log.")
     content: str = _field(message, "content") or ""
     requests = tuple(_read_call(call) for call in _field(message, "tool_calls") or ())
     if tool_schemas and content and not requests:
@@ -82,7 +90,7 @@ def read_reply(response: Any, parser_name: str, tool_schemas: Sequence[Mapping[s
         content=content,
         requests=requests,
         reasoning=apart or _inline_reasoning(content),
-        finish_reason=_field(choices[0], "finish_reason"),
+        finish_reason=finish_reason,
         prompt_tokens=_field(usage, "prompt_tokens") or 0,
         completion_tokens=_field(usage, "completion_tokens") or 0,
         echo_reasoning=apart is not None,

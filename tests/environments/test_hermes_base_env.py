@@ -135,10 +135,8 @@ def refuse_tool_results(env):
     env.tokenizer.chat_template = template.replace("{%- for message in messages %}", REFUSING, 1)
 
 
-REFUSING = (
-    "{%- if messages[-1].role == 'tool' %}{{ messages.of.tools }}{%- endif %}"
-    "{%- for message in messages %}"
-)
+REFUSING = "{%- if messages[-1].role == 'tool' %}{{ messages.of.tools }}{%- endif %}{%- for message in messages %}"
+BROKEN = {"content": "I would say", "finish_reason": "error"}
 MISALIGNED = {"token_ids": [72, 105, 258], "logprobs": [-0.5, -0.5]}
 UNKNOWN_ID = {"token_ids": [72, 70_000, 258], "logprobs": [-0.5, -0.5, -0.5]}
 
@@ -158,6 +156,15 @@ async def test_a_record_that_is_refused_is_counted_under_its_own_reason(reply, p
     assert env.rollout_failures == Counter({reason: 6})
     assert f"a rollout failed ({reason}): {reason}: " in caplog.text
     assert says in caplog.text
+
+
+@pytest.mark.parametrize("token_exact", [True, False])
+async def test_an_answer_that_the_engine_broke_off_is_no_sample(token_exact):
+    env = make(by_turn(BROKEN), token_exact=token_exact)
+    assert await env.collect_trajectories(ITEM) == (None, [])
+    assert env.rollout_failures == Counter(engine_error=6)
+    with pytest.raises(RolloutInvalid, match=r"broke off its answer \(finish_reason 'error'\)"):
+        await env.collect_trajectory(ITEM)
 
 
 async def test_a_reward_function_that_raises_makes_the_rollout_invalid():

@@ -13,6 +13,9 @@ from atroposlib.errors import NotTokenExact
 TokensAndLogprobs = tuple[list[int], list[list[int]], list[list[float | None]], list[str]]
 """Prompt ids; then per completion its ids, its logprobs and its finish reason."""
 
+BROKEN_OFF = frozenset({"abort", "error"})
+"""Finish reasons of what the engine, and not the model, ended: it is no answer."""
+
 
 class Stretch(Protocol):
     """A part of a prompt."""

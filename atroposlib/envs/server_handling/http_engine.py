@@ -18,6 +18,7 @@ import orjson
 
 from atroposlib.envs.server_handling.completions import merge_choices, read_chat_completion, read_completion, together
 from atroposlib.envs.server_handling.generation import (
+    BROKEN_OFF,
     EngineFacts,
     Generation,
     PromptIds,
@@ -280,8 +281,9 @@ class HttpEngine(APIServer):
         """Put an answer together; without the engine's echo the prompt is what was sent, if that was ids."""
         if echoed is None and isinstance(prompt, str):
             raise NotTokenExact(f"{self._url} does not tell the ids of a text prompt; {self.token_exact_hint}")
-        if any(completion.finish_reason == "abort" for completion in sampled):
-            raise EngineBusy(f"{self._url} aborted the request")
+        broken = next((each.finish_reason for each in sampled if each.finish_reason in BROKEN_OFF), None)
+        if broken is not None:
+            raise EngineBusy(f"{self._url} broke off the request (finish_reason {broken!r})")
         return Generation(echoed if echoed is not None else prompt, tuple(sampled), echoed is not None)
 
     def _sampled(self, choice: dict[str, Any], answer: dict[str, Any]) -> SampledTokens:

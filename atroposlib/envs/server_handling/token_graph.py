@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import orjson
 
-from atroposlib.envs.server_handling.generation import PromptIds, SampledTokens
+from atroposlib.envs.server_handling.generation import BROKEN_OFF, PromptIds, SampledTokens
 from atroposlib.errors import RolloutInvalid
 
 MASKED = -100
@@ -26,6 +26,10 @@ PROMPT_LOGPROB = 1.0
 
 HIGHEST_LOGPROB = 1e-3
 """Above 0 by more than rounding, a number is no logprob."""
+WANTED_ENGINE = (
+    "--openai.base_url has to lead to an engine that gives one logprob with each id that it samples (vLLM, SGLang or "
+    "`python -m trainer.serve`), and --openai.server_type has to name its wire"
+)
 
 
 @dataclass(eq=False)
@@ -155,16 +159,20 @@ def sequence_of(node: Node) -> TokenSequence:
 
 
 def check_sampled(sampled: SampledTokens, vocabulary: int | None = None) -> None:
-    """Refuse a completion whose ids and logprobs do not line up.
+    """Refuse a completion that the engine broke off, or whose ids and logprobs do not line up.
 
     Raises:
-        RolloutInvalid: with the reason ``logprobs_misaligned``, ``logprob_missing``, ``logprob_invalid`` or
-            ``id_outside_vocabulary``.
+        RolloutInvalid: with the reason ``engine_error``, ``logprobs_misaligned``, ``logprob_missing``,
+            ``logprob_invalid`` or ``id_outside_vocabulary``.
     """
+    if sampled.finish_reason in BROKEN_OFF:
+        raise RolloutInvalid(
+            "engine_error", f"the engine broke off its answer (finish_reason {sampled.finish_reason!r}); see its log"
+        )
     if len(sampled.ids) != len(sampled.logprobs):
         raise RolloutInvalid(
             "logprobs_misaligned",
-            f"the engine sampled {len(sampled.ids)} ids and gave {len(sampled.logprobs)} logprobs",
+            f"the engine sampled {len(sampled.ids)} ids and gave {len(sampled.logprobs)} logprobs; {WANTED_ENGINE}",
         )
     if not _all_logprobs(sampled.logprobs):
         _refuse_logprob(sampled.logprobs)
@@ -187,8 +195,10 @@ def _all_logprobs(values: Sequence[object]) -> bool:
 def _refuse_logprob(values: Sequence[object]) -> NoReturn:
     position, odd = next((at, value) for at, value in enumerate(values) if not _all_logprobs([value]))
     if odd is None:
-        raise RolloutInvalid("logprob_missing", f"the engine gave no logprob for sampled id {position}")
-    raise RolloutInvalid("logprob_invalid", f"the logprob of sampled id {position} is {odd!r}")
+        raise RolloutInvalid(
+            "logprob_missing", f"the engine gave no logprob for sampled id {position}; {WANTED_ENGINE}"
+        )
+    raise RolloutInvalid("logprob_invalid", f"the logprob of sampled id {position} is {odd!r}; {WANTED_ENGINE}")
 
 
 def _all_ids(ids: Sequence[object], vocabulary: int | None) -> bool:

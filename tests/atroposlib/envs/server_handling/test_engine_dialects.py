@@ -214,9 +214,10 @@ async def test_the_patched_server_is_found_once_and_remembered(manager):
 
 
 @pytest.mark.parametrize("manager", [(StubEngine, "vllm")], indirect=True)
-async def test_an_aborted_request_is_a_failure_that_may_pass(manager):
-    manager.engine.change = lambda answer: answer["choices"][0].update(finish_reason="abort")
-    with pytest.raises(EngineUnavailable, match="aborted"):
+@pytest.mark.parametrize("reason", ["abort", "error"])
+async def test_a_request_that_the_engine_breaks_off_is_a_failure_that_may_pass(manager, reason):
+    manager.engine.change = lambda answer: answer["choices"][0].update(finish_reason=reason)
+    with pytest.raises(EngineUnavailable, match=f"broke off the request .finish_reason '{reason}'"):
         await manager.generate(input_ids=PROMPT)
 
 

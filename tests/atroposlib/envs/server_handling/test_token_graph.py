@@ -91,6 +91,14 @@ def test_ids_and_logprobs_that_do_not_line_up_are_refused_with_a_reason(ids, log
     with pytest.raises(RolloutInvalid) as refused:
         check_sampled(SampledTokens(ids, logprobs, "stop"), vocabulary=10)
     assert refused.value.reason == reason
+    settings = ["--env.tokenizer_name"] if reason == "id_outside_vocabulary" else ["--openai.base_url", "server_type"]
+    assert all(setting in refused.value.detail for setting in settings)
+
+
+@pytest.mark.parametrize("finish_reason", ["error", "abort"])
+def test_what_the_engine_broke_off_is_refused(finish_reason):
+    with pytest.raises(RolloutInvalid, match=f"engine_error: .*{finish_reason}"):
+        check_sampled(SampledTokens([1], [-0.1], finish_reason), vocabulary=10)
 
 
 def test_what_lines_up_is_accepted():
