@@ -8,22 +8,34 @@ no knowledge of any model's format, and costs as much as the new messages are lo
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
+from atroposlib.envs.server_handling.chat_rendering import (
+    MARK,
+    NEWS,
+    QUESTION,
+    STAND_IN_CALL,
+    THOUGHT,
+    TOOL,
+    ChatRendering,
+    Message,
+    stand_in_tools,
+    text_of,
+)
 from atroposlib.envs.server_handling.token_text import TokenText
 from atroposlib.errors import RolloutInvalid
+from atroposlib.tool_call_parsers.base import THINK_CLOSE, THINK_OPEN
 
-Message = Mapping[str, Any]
-MARK, THOUGHT, NEWS, QUESTION = "zqAnswerqz", "zqThoughtqz", "zqNewsqz", "zqQuestionqz"
+__all__ = ["Bridge", "ChatTemplate", "text_of"]
+
 MOST_REMEMBERED = 256
 """Stand-in answers whose rendering is remembered: one for each combination of tools that are called."""
-_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
-_STAND_IN_CALL: dict[str, Any] = {"id": "callid000", "type": "function", "function": {"name": "tool", "arguments": {}}}
+
+Change = Literal["history", "header"]
+"""How a template changes what came before: answers themselves, or only the header before them."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,7 @@ class Bridge:
     rest: str
 
     def after(self, last_token: str | None) -> str:
-        """What is still to be added to an answer that ended in the special token ``last_token`` (``None``: in none).
+        """What is still to be added to an answer whose turn the special token ``last_token`` ended (``None``: none).
 
         The token that the engine sampled is not repeated, and the template's own end-of-turn token is left out where
         the engine ended the turn with another one.
@@ -52,50 +64,47 @@ class Seam:
 
     content: str
     """Content of the stand-in answer: ``MARK``, or nothing where the content is written after the tools' results."""
-    needs_tools: bool
+    turn_end: str | None
+    """What the template writes after the calls of an answer; ``None`` for an answer without calls."""
+    end_token: str
+    """The special token at the beginning of it, if that ends the turn; one that opens a tool's result does not."""
+    needs_tools: bool = True
     """Whether the template writes the tools after the answer, so that they belong to the bridge."""
 
 
 class ChatTemplate:
-    """The chat template of one tokenizer. Safe to use from several threads.
-
-    Every method raises ``RolloutInvalid`` with the reason ``chat_template`` where the template refuses the messages,
-    and ``image_content`` where a message holds something other than text.
-    """
+    """The bridges of one template. Safe to use from several threads. Methods raise as those of ``ChatRendering``."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokens = TokenText(tokenizer)
-        self._tokenizer = tokenizer
-        self._source = getattr(tokenizer, "chat_template", None)
-        self._keeps: dict[tuple[Any, ...], bool] = {}
+        self.chat = ChatRendering(tokenizer)
+        self._changes: dict[tuple[Any, ...], Change | None] = {}
         self._seams: dict[tuple[Any, ...], Seam | None] = {}
         self._alone: dict[tuple[Any, ...], str] = {}
 
     def is_of(self, tokenizer: Any) -> bool:
         """Whether this is still the template of this tokenizer, so that what was found out holds."""
-        return self._tokenizer is tokenizer and self._source == getattr(tokenizer, "chat_template", None)
+        return self.chat.is_of(tokenizer)
 
     @property
-    def _name(self) -> str:
-        return getattr(self._tokenizer, "name_or_path", "") or type(self._tokenizer).__name__
-
-    @cached_property
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 of the template."""
-        return hashlib.sha256(str(self._source).encode()).hexdigest()[:16]
-
-    # rendering
+        return self.chat.digest
 
     def prompt(self, messages: Sequence[Message], tools: Any, variables: Mapping[str, Any]) -> str:
         """A whole conversation up to the next answer; an answer that the caller began is left open."""
-        opened = bool(messages) and messages[-1].get("role") == "assistant"
-        try:
-            return self._render(self._readable(messages), tools, variables, generate=not opened, go_on=opened)
-        except RolloutInvalid:
-            mapped = [_with_mapped_arguments(message) for message in messages]
-            if mapped == list(messages):
-                raise
-        return self._render(self._readable(mapped), tools, variables, generate=not opened, go_on=opened)
+        return self.chat.conversation(messages, tools, variables)
+
+    def end_of(self, ids: Sequence[int], finish_reason: str | None) -> str | None:
+        """The special token that ended the turn of an answer; ``None`` where it ended in none.
+
+        A special token that is part of an answer, such as the end of its calls, ends no turn, and an answer that was
+        cut at the limit ends in none but the template's.
+        """
+        last = self.tokens.end_token(ids)
+        if last is None or last in self._ends:
+            return last
+        return None if finish_reason == "length" or last in self._inner else last
 
     def bridge(
         self, answer: Message, new: Sequence[Message], tools: Any, variables: Mapping[str, Any]
@@ -105,8 +114,45 @@ class ChatTemplate:
         seam = self._seam(roles, bool(calls), tools, variables)
         if seam is None:
             return None
-        shown = tools if seam.needs_tools or not tools else _stand_in_tools(calls)
-        return self._bridge(_stand_in(calls, seam.content), new, shown, variables)
+        try:
+            return self._bridge(seam, calls, new, tools, variables)
+        except RolloutInvalid:
+            if len(calls) < 2:
+                raise
+        # a template that refuses several calls in one answer can write the last of them
+        return self._bridge(seam, calls[-1:], new, tools, variables)
+
+    def change(
+        self, new: Sequence[Message], has_thoughts: bool, has_calls: bool, tools: Any, variables: Mapping[str, Any]
+    ) -> Change | None:
+        """How the template would write what came before another way when the messages ``new`` follow an answer.
+
+        Templates that drop old thoughts, or move the tools to the last question, change the history. Found out by
+        rendering, once for each kind of seam.
+        """
+        roles = tuple(str(message.get("role")) for message in new)
+        key = (roles, has_thoughts, has_calls, bool(tools), _hashable(variables))
+        if key not in self._changes:
+            self._changes[key] = self._find_change(roles, has_thoughts, has_calls, tools, variables)
+        return self._changes[key]
+
+    def _find_change(
+        self, roles: Any, has_thoughts: bool, has_calls: bool, tools: Any, variables: Any
+    ) -> Change | None:
+        answer = self._stand_in([STAND_IN_CALL] * has_calls, MARK)
+        if has_thoughts:
+            thoughts = {"content": f"{THINK_OPEN}\n{THOUGHT}\n{THINK_CLOSE}\n\n{MARK}"}
+            answer[-1] |= thoughts
+        before = self.chat.render(answer[:-1], tools, variables)
+        now = self.chat.render([*answer, *_news(roles)], tools, variables)
+        start, _, header = before.partition(QUESTION)
+        start_now, _, rest = now.partition(QUESTION)
+        if start_now != start or (has_thoughts and THOUGHT not in now):
+            return "history"
+        kept = rest.startswith(header.rstrip()) or (MARK not in rest and THOUGHT not in rest)
+        return None if kept else "header"
+
+    # how the seam is found
 
     def _seam(self, roles: tuple[str, ...], has_calls: bool, tools: Any, variables: Mapping[str, Any]) -> Seam | None:
         """How the template shows what follows an answer when messages of these roles do; ``None`` if it does not."""
@@ -116,252 +162,137 @@ class ChatTemplate:
         return self._seams[key]
 
     def _find_seam(self, roles: Sequence[str], has_calls: bool, tools: Any, variables: Any) -> Seam | None:
-        calls, new = [_STAND_IN_CALL] * has_calls, _news(roles)
+        calls, new = [STAND_IN_CALL] * has_calls, _news(roles)
         for content in (MARK, "")[: 1 + has_calls]:
-            bridge = self._bridge(_stand_in(calls, content), new, tools, variables)
+            seam = self._seam_with(content, calls, tools, variables)
+            bridge = self._bridge(seam, calls, new, tools, variables)
             if bridge is not None and bridge.rest.count(NEWS) == len(roles):
-                shown = _stand_in_tools(calls) if tools else tools
-                plain = self._bridge(_stand_in(calls, content), new, shown, variables)
-                return Seam(content, needs_tools=plain != bridge)
-        rendered = self._render(self._readable([*_stand_in(calls, MARK), *new]), tools, variables, generate=True)
+                plain = self._bridge(seam, calls, new, stand_in_tools(calls) if tools else tools, variables)
+                return Seam(seam.content, seam.turn_end, seam.end_token, needs_tools=plain != bridge)
+        rendered = self.chat.render([*self._stand_in(calls, MARK), *new], tools, variables)
         if rendered.count(NEWS) < len(roles):
             raise RolloutInvalid(
                 "chat_template",
-                f"the chat template of {self._name} leaves out messages of the roles {list(roles)}; choose another "
+                f"the chat template of {self.chat.name} leaves out messages of the roles {list(roles)}; choose another "
                 "--env.tokenizer_name, or give the tokenizer another chat_template",
             )
         return None
 
+    def _seam_with(self, content: str, calls: Sequence[Message], tools: Any, variables: Mapping[str, Any]) -> Seam:
+        """What is known of a seam before it is tried."""
+        if not calls:
+            return Seam(content, None, self.tokens.leading_special(self._plain_turn_end))
+        alone = self.chat.render(self._stand_in(calls, content), tools, variables, generate=False)
+        turn_end = self._turn_end(alone)
+        end_token = self.tokens.leading_special(turn_end)
+        plain = self._first_special(self._plain_turn_end)
+        opens = end_token.strip() not in ("", plain) and self._opens_a_result(
+            end_token, content, calls, tools, variables
+        )
+        return Seam(content, turn_end, "" if opens else end_token)
+
+    def _turn_end(self, alone: str) -> str:
+        """The end of the turn at the end of ``alone``, which holds an answer that calls ``TOOL`` last."""
+        if self._plain_turn_end and alone.endswith(self._plain_turn_end):
+            return self._plain_turn_end
+        return self.tokens.from_last_special(alone[max(0, alone.rfind(TOOL)) :])
+
+    def _opens_a_result(
+        self, token: str, content: str, calls: Sequence[Message], tools: Any, variables: Mapping[str, Any]
+    ) -> bool:
+        """Whether what follows a call is what a tool's result begins with: it then stands within two of them, too."""
+        try:
+            two = [*self._stand_in(calls, content), *_news(("tool", "tool"))]
+            between = self.chat.render(two, tools, variables).split(NEWS)[1:-1]
+        except RolloutInvalid:
+            return False
+        return bool(between) and token.strip() in between[0] and not between[0].lstrip().startswith(token.strip())
+
+    @cached_property
+    def _plain_turn_end(self) -> str:
+        return self.chat.render(self._stand_in([], MARK), None, {}, generate=False).partition(MARK)[2]
+
+    @cached_property
+    def _ends(self) -> frozenset[str]:
+        """Special tokens that end a turn, as far as the template and the tokenizer show."""
+        turn_ends = [self._plain_turn_end]
+        if self._with_call is not None:
+            turn_ends.append(self._turn_end(self._with_call))
+        return frozenset({self.chat.eos_token, *map(self._first_special, turn_ends)} - {""})
+
+    @cached_property
+    def _inner(self) -> frozenset[str]:
+        """Special tokens that stand in a conversation and end no turn."""
+        return frozenset(self.tokens.specials_in(self._with_call or "")) - self._ends
+
+    @cached_property
+    def _with_call(self) -> str | None:
+        """A stand-in answer that calls a tool, where the template takes one."""
+        for tools in (stand_in_tools([STAND_IN_CALL]), None):
+            try:
+                return self.chat.render(self._stand_in([STAND_IN_CALL], MARK), tools, {}, generate=False)
+            except RolloutInvalid:
+                continue
+        return None
+
+    def _first_special(self, text: str) -> str:
+        return self.tokens.leading_special(text).strip()
+
+    # the bridge itself
+
     def _bridge(
-        self, stand_in: list[dict[str, Any]], new: Sequence[Message], tools: Any, variables: Mapping[str, Any]
+        self, seam: Seam, calls: Sequence[Message], new: Sequence[Message], tools: Any, variables: Mapping[str, Any]
     ) -> Bridge | None:
-        with_new = self._render(self._readable([*stand_in, *new]), tools, variables, generate=True)
-        alone = self._rendered_alone(stand_in, tools, variables)
+        shown = tools if seam.needs_tools or not tools else stand_in_tools(calls)
+        stand_in = self._stand_in(calls, seam.content)
+        with_new = self.chat.render([*stand_in, *new], shown, variables)
+        if seam.turn_end is None:
+            if MARK not in with_new:
+                return None
+            after = with_new.partition(MARK)[2]
+            return _split(after, self.tokens.leading_special(after) if seam.end_token else "")
+        alone = self._rendered_alone(stand_in, shown, variables)
         if MARK in with_new and MARK in alone:
             with_new, alone = with_new.partition(MARK)[2], alone.partition(MARK)[2]
-            if not stand_in[-1].get("tool_calls"):
-                has_end = bool(self.tokens.leading_special(alone))
-                return _split(with_new, self.tokens.leading_special(with_new) if has_end else "")
-        calls = stand_in[-1].get("tool_calls")
-        turn_end = self._turn_end(alone, calls[-1]["function"]["name"] if calls else MARK)
-        said = alone[: len(alone) - len(turn_end)]
+        said = alone.removesuffix(seam.turn_end)
         if not with_new.startswith(said):
             return None
-        rest, end_token = with_new[len(said) :], self.tokens.leading_special(turn_end)
-        return _split(rest, end_token if rest.startswith(end_token) else "")
+        rest = with_new[len(said) :]
+        return _split(rest, seam.end_token if rest.startswith(seam.end_token) else "")
 
     def _rendered_alone(self, stand_in: list[dict[str, Any]], tools: Any, variables: Mapping[str, Any]) -> str:
         """The stand-in conversation with nothing after it; rendered once where the ids of calls do not show in it."""
-        calls = stand_in[-1].get("tool_calls") or []
-        if calls and self._writes_call_ids:
-            return self._render(self._readable(stand_in), tools, variables, generate=False)
-        names = tuple(call["function"]["name"] for call in calls)
+        if self.chat.writes_call_ids:
+            return self.chat.render(stand_in, tools, variables, generate=False)
+        names = tuple(call["function"]["name"] for call in stand_in[-1]["tool_calls"])
         key = (names, stand_in[-1]["content"], _hashable({"tools": tools, **variables}))
         known = self._alone.get(key)
         if known is not None:
             return known
-        text = self._render(self._readable(stand_in), tools, variables, generate=False)
+        text = self.chat.render(stand_in, tools, variables, generate=False)
         if MARK in text:  # what stands before the mark, such as today's date, is not looked at
             if len(self._alone) >= MOST_REMEMBERED:
                 self._alone.clear()
             self._alone[key] = text
         return text
 
-    @cached_property
-    def _writes_call_ids(self) -> bool:
-        """Whether the id of a call makes a difference to an answer that makes it."""
-        for tools in (None, _stand_in_tools([_STAND_IN_CALL])):
-            shown = set()
-            for number in ("callid000", "zq9qz8qz7"):
-                stand_in = _stand_in([{**_STAND_IN_CALL, "id": number}], MARK)
-                try:
-                    shown.add(self._render(self._readable(stand_in), tools, {}, generate=False))
-                except RolloutInvalid:
-                    return True
-            if len(shown) > 1:
-                return True
-        return False
-
-    def keeps_history(
-        self, new: Sequence[Message], has_thoughts: bool, has_calls: bool, tools: Any, variables: Mapping[str, Any]
-    ) -> bool:
-        """Whether the template leaves what came before as it was when the messages ``new`` follow an answer.
-
-        Templates that drop old thoughts, or move the tools to the last question, do not. Found out by rendering, once
-        for each kind of seam.
-        """
-        roles = tuple(str(message.get("role")) for message in new)
-        key = (roles, has_thoughts, has_calls, bool(tools), _hashable(variables))
-        if key not in self._keeps:
-            self._keeps[key] = self._renders_alike(roles, has_thoughts, has_calls, tools, variables)
-        return self._keeps[key]
-
-    def _renders_alike(self, roles: Any, has_thoughts: bool, has_calls: bool, tools: Any, variables: Any) -> bool:
-        thoughts = f"<think>\n{THOUGHT}\n</think>\n\n" if has_thoughts else ""
-        answer = _stand_in([_STAND_IN_CALL] * has_calls, thoughts + MARK)
-        before = self._render(self._readable(answer[:1]), tools, variables, generate=False)
-        now = self._render(self._readable([*answer, *_news(roles)]), tools, variables, generate=True)
-        same_start = now.partition(QUESTION)[0] == before.partition(QUESTION)[0]
-        return same_start and (not has_thoughts or THOUGHT in now)
-
-    def _turn_end(self, alone: str, last_tool: str) -> str:
-        """The end of the turn at the end of ``alone``, which holds an answer that calls ``last_tool`` last."""
-        if alone.endswith(self._plain_turn_end):
-            return self._plain_turn_end
-        return self.tokens.from_last_special(alone[alone.rfind(last_tool) :])
-
-    @cached_property
-    def _plain_turn_end(self) -> str:
-        return self._render(self._readable(_stand_in([], MARK)), None, {}, generate=False).partition(MARK)[2]
-
-    def _render(
-        self, messages: Any, tools: Any, variables: Mapping[str, Any], generate: bool, go_on: bool = False
-    ) -> str:
-        from jinja2 import TemplateError
-
-        options = {"continue_final_message": True} if go_on else {}
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=generate, **options, **variables
-            )
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            roles = [message.get("role") for message in messages]
-            raise RolloutInvalid(
-                "chat_template",
-                f"the chat template of {self._name} cannot render messages of the roles {roles}: {error}; choose "
-                "another --env.tokenizer_name, or give the tokenizer another chat_template",
-            ) from error
-        return text
-
-    # what this template wants to read
-
-    def _readable(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        return [self._readable_message(index, message) for index, message in enumerate(messages)]
-
-    def _readable_message(self, index: int, message: Message) -> dict[str, Any]:
-        readable = {name: value for name, value in message.items() if value is not None}
-        readable["content"] = self._readable_content(text_of(message, index))
-        calls = message.get("tool_calls")
-        if not calls:
-            readable.pop("tool_calls", None)
-            return readable
-        if not readable["content"]:
-            readable["content"] = self._no_content
-        readable["tool_calls"] = [self._readable_call(call) for call in calls]
-        return readable
-
-    def _readable_content(self, text: str) -> Any:
-        return [{"type": "text", "text": text}] if self._content_as_parts else text
-
-    def _readable_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        function = call.get("function") or {}
-        arguments = function.get("arguments")
-        if self._arguments_as_text and not isinstance(arguments, str):
-            arguments = json.dumps(arguments or {}, ensure_ascii=False)
-        elif not self._arguments_as_text and isinstance(arguments, str):
-            arguments = _object_or_text(arguments)
-        return {**call, "type": "function", "function": {**function, "arguments": arguments}}
-
-    @cached_property
-    def _content_as_parts(self) -> bool:
-        """Whether the template reads content as a list of parts only, as those of image models do."""
-        try:
-            text = self._render([{"role": "user", "content": QUESTION}], None, {}, generate=False)
-        except RolloutInvalid:
-            return True
-        return QUESTION not in text
-
-    @cached_property
-    def _arguments_as_text(self) -> bool:
-        """Whether the template wants the arguments of a call as JSON text rather than as an object."""
-        text = self._try_call({"key": MARK}, "")
-        return text is None or "{'key'" in text
-
-    @cached_property
-    def _no_content(self) -> str | None:
-        """What stands for the content of an answer that only calls tools: ``None`` where the template takes it."""
-        arguments = json.dumps({}) if self._arguments_as_text else {}
-        text = self._try_call(arguments, None)
-        return "" if text is None or "None" in text else None
-
-    def _try_call(self, arguments: Any, content: str | None) -> str | None:
-        call = {**_STAND_IN_CALL, "function": {"name": "tool", "arguments": arguments}}
-        answer = {"role": "assistant", "content": content, "tool_calls": [call]}
-        question = {"role": "user", "content": self._readable_content(QUESTION)}
-        try:
-            return self._render([question, answer], None, {}, generate=False)
-        except RolloutInvalid:
-            return None
-
-
-def text_of(message: Message, index: int) -> str:
-    """The content of a message as text; a list of text parts is joined.
-
-    Raises:
-        RolloutInvalid: (``image_content``) a part is not text.
-    """
-    content = message.get("content")
-    if content is None or isinstance(content, str):
-        return content or ""
-    for part in content:
-        if part.get("type") != "text":
-            raise RolloutInvalid(
-                "image_content",
-                f"message {index} holds a part of type {part.get('type')!r}; a rollout that is recorded token by "
-                "token takes text only",
-            )
-    return "".join(part["text"] for part in content)
-
-
-def _with_mapped_arguments(message: Message) -> Message:
-    """The message with calls that many templates can write: arguments that are no object stand in one."""
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    return {**message, "tool_calls": [_with_mapping(call) for call in calls]}
-
-
-def _with_mapping(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    arguments = call["function"].get("arguments")
-    if not isinstance(arguments, str) or isinstance(_object_or_text(arguments), dict):
-        return call
-    return {**call, "function": {**call["function"], "arguments": {"unreadable": arguments}}}
-
-
-def _stand_in(calls: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
-    """A conversation of one question and an answer of this content that makes these calls, their arguments left out."""
-    bare = [
-        {**_STAND_IN_CALL, "id": c.get("id"), "function": {"name": c["function"]["name"], "arguments": {}}}
-        for c in calls
-    ]
-    answer: dict[str, Any] = {"role": "assistant", "content": content}
-    return [{"role": "user", "content": QUESTION}, answer | ({"tool_calls": bare} if bare else {})]
-
-
-def _stand_in_tools(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Bare tools of the names that are called, quicker to render than the real ones."""
-    names = {call["function"]["name"] for call in calls} or {"tool"}
-    return [
-        {"type": "function", "function": {"name": name, "description": "", "parameters": _NO_PARAMETERS}}
-        for name in sorted(names)
-    ]
+    def _stand_in(self, calls: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
+        """A question and an answer of this content that makes these calls, their arguments left out."""
+        bare = [
+            {**STAND_IN_CALL, "id": c.get("id"), "function": {"name": c["function"]["name"], "arguments": {}}}
+            for c in calls
+        ]
+        answer: dict[str, Any] = {"role": "assistant", "content": content}
+        return [*self.chat.question(), answer | ({"tool_calls": bare} if bare else {})]
 
 
 def _news(roles: Sequence[str]) -> list[dict[str, Any]]:
     """One stand-in message for each role."""
-    return [{"role": role, "content": NEWS, "tool_call_id": _STAND_IN_CALL["id"], "name": "tool"} for role in roles]
+    return [{"role": role, "content": NEWS, "tool_call_id": STAND_IN_CALL["id"], "name": TOOL} for role in roles]
 
 
 def _split(text: str, end_token: str) -> Bridge:
     return Bridge(end_token, text[len(end_token) :])
-
-
-def _object_or_text(arguments: str) -> Any:
-    try:
-        value = json.loads(arguments or "{}", strict=False)
-    except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments
 
 
 def _hashable(variables: Mapping[str, Any]) -> str:

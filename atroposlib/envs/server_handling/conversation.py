@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from atroposlib.envs.server_handling.history import (
     kept,
     keys_of,
 )
-from atroposlib.envs.server_handling.off_loop import off_loop
+from atroposlib.envs.server_handling.off_loop import CHARS_PER_ID, off_loop
 from atroposlib.envs.server_handling.token_graph import Node, TokenGraph, prompt_after
 
 HistoryPolicy = Literal["template", "keep"]
@@ -38,6 +37,10 @@ class ChatPrompt:
     """The turn whose answer ``parent`` is, where the messages continue it."""
     history: tuple[MessageKey, ...]
     seen: list[Glance]
+    why: str
+    """What to say of it where it turns out to fork."""
+    kept: str | None
+    """What is kept though the template would now write it another way."""
 
     @property
     def whole(self) -> PromptIds:
@@ -50,6 +53,9 @@ class ChatPrompt:
         return "".join(node.text for node in self.parent.path()) + self.text
 
 
+THOUGHT_MARKS = ("<think>", "</think>", "<|channel|>analysis")
+
+
 class Conversation:
     """Finds the turn that a request continues, and renders and encodes only what is new after it."""
 
@@ -59,27 +65,35 @@ class Conversation:
         self._policy = policy
         self._turns: list[Turn] = []
 
-    async def prompt(self, request: ChatRequest, forks: Counter[str]) -> ChatPrompt:
-        """The prompt of a request; the reason of a fork is counted in ``forks``.
+    async def prompt(self, request: ChatRequest) -> ChatPrompt:
+        """The prompt of a request.
 
         Raises: RolloutInvalid where the template refuses the messages.
         """
         found = find_continuation(self._turns, request.messages, request.setting)
-        parent, text, ids = await self._place(found, request, forks)
+        why, kept_back = self._reasons(found, request)
+        appended = None
+        if found is not None and why is None:
+            new = request.messages[found.new :]
+            appended = await off_loop(size_of(new), self._appended, found.turn, new, request)
+        if found is not None and appended is not None:
+            parent, (text, ids) = found.turn.node, appended
+        else:
+            parent, text, ids, kept_back = *await self._rendered(request), None
         continued = found.turn if found is not None and found.turn.node is parent else None
         # taken before the caller may change its messages
         known = continued.history if continued is not None else ()
         history = (*known, *keys_of(request.messages[len(known) :], len(known)))
         before = continued.seen if continued is not None else []
         seen = before + kept(glances_of(request.messages[len(before) :]))
-        return ChatPrompt(parent, text, ids, continued, history, seen)
+        return ChatPrompt(parent, text, ids, continued, history, seen, why or self._why(found, appended), kept_back)
 
     def remember(self, prompt: ChatPrompt, request: ChatRequest, node: Node, message: Mapping[str, Any]) -> None:
         """Note an answer, so that later requests can continue it."""
-        thoughts = "</think>" in node.text or "<think>" in node.text
+        thoughts = any(mark in node.text for mark in THOUGHT_MARKS)
         turn = Turn(
             node=node,
-            history=(*prompt.history, MessageKey.of(message, len(prompt.history))),
+            history=(*prompt.history, MessageKey.of(message, len(prompt.history), sampled=True)),
             seen=prompt.seen,
             answer=message,
             setting=request.setting,
@@ -87,50 +101,55 @@ class Conversation:
         )
         self._turns.append(turn)
 
-    async def _place(
-        self, found: Continuation | None, request: ChatRequest, forks: Counter[str]
-    ) -> tuple[Node, str, list[int]]:
-        """The node to continue, and the text and ids to add to it."""
-        if found is not None:
-            new = request.messages[found.new :]
-            added = await off_loop(size_of(new), self._appended, found, new, request, forks)
-            if added is not None:
-                return found.turn.node, *added
-        whole, ids = await off_loop(size_of(request.messages), self._rendered, request)
-        parent = self._graph.longest_match(ids)
-        if found is None and self._turns and parent.end < len(ids):
-            forks["history_changed"] += 1
-        text = whole if parent is self._graph.root else self._tokens.decode(ids[parent.end :])
-        return parent, text, ids[parent.end :]
+    def _reasons(self, found: Continuation | None, request: ChatRequest) -> tuple[str | None, str | None]:
+        """Why the turn that was found is not appended to, if so; else what is kept that the template would change."""
+        if found is None:
+            return None, None
+        new, turn = request.messages[found.new :], found.turn
+        if not new:
+            return "answer_reopened", None
+        has_calls = bool(turn.answer.get("tool_calls"))
+        change = self._template.change(new, turn.has_thoughts, has_calls, request.tools, request.variables)
+        if change == "header":  # such as an empty thought that only the last answer has
+            return None, "header_changed_by_template"
+        reason = "thoughts_dropped_by_client" if found.thoughts_dropped else None
+        reason = reason or ("history_changed_by_template" if change == "history" else None)
+        holds_calls = any(key.calls for key in turn.history)
+        if self._policy == "keep" or (holds_calls and not self._template.chat.writes_calls):
+            return None, reason
+        return reason, None
 
-    def _rendered(self, request: ChatRequest) -> tuple[str, list[int]]:
-        """The whole conversation as text and ids."""
+    @staticmethod
+    def _why(found: Continuation | None, appended: object) -> str:
+        if found is None:
+            return "history_changed"
+        return "no_seam_in_template" if appended is None else "answered_again"
+
+    async def _rendered(self, request: ChatRequest) -> tuple[Node, str, list[int]]:
+        """The node that the whole conversation, rendered anew, extends, and the text and ids to add to it."""
+        whole, ids = await off_loop(size_of(request.messages), self._whole, request)
+        parent = self._graph.longest_match(ids)
+        if parent is self._graph.root:
+            return parent, whole, ids
+        added = ids[parent.end :]
+        return parent, await off_loop(CHARS_PER_ID * len(added), self._tokens.decode, added), added
+
+    def _whole(self, request: ChatRequest) -> tuple[str, list[int]]:
         text = self._template.prompt(request.messages, request.tools, request.variables)
         return text, self._tokens.encode(text)
 
     def _appended(
-        self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest, forks: Counter[str]
+        self, turn: Turn, new: Sequence[Mapping[str, Any]], request: ChatRequest
     ) -> tuple[str, list[int]] | None:
-        """What is added to an earlier turn as text and ids; ``None``, and the reason counted, where it forks."""
-        turn, bridge = found.turn, None
-        reason = self._reason_to_fork(found, new, request)
-        if reason is None:
-            bridge = self._template.bridge(turn.answer, new, request.tools, request.variables)
+        """What is added to an earlier turn as text and ids; ``None`` where the template shows no seam."""
+        bridge = self._template.bridge(turn.answer, new, request.tools, request.variables)
         if bridge is None:
-            forks[reason or "no_seam_in_template"] += 1
             return None
-        text = bridge.after(self._tokens.end_token(turn.node.ids))
+        text = bridge.after(self._template.end_of(turn.node.ids, turn.node.finish_reason))
         return text, self._tokens.encode(text)
 
-    def _reason_to_fork(
-        self, found: Continuation, new: Sequence[Mapping[str, Any]], request: ChatRequest
-    ) -> str | None:
-        if not new:
-            return "answer_reopened"
-        if self._policy == "keep":
-            return None
-        if found.thoughts_dropped:
-            return "thoughts_dropped_by_client"
-        turn, has_calls = found.turn, bool(found.turn.answer.get("tool_calls"))
-        same = self._template.keeps_history(new, turn.has_thoughts, has_calls, request.tools, request.variables)
-        return None if same else "history_changed_by_template"
+
+def opened_thought(prompt: str) -> str:
+    """The beginning of a thought that a prompt ends in, as templates of reasoning models write it; or nothing."""
+    start = prompt.rfind("<think>")
+    return prompt[start:] if start >= 0 and not prompt[start + len("<think>") :].strip() else ""

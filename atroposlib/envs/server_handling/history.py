@@ -7,28 +7,34 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from atroposlib.envs.server_handling.chat_template import text_of
+from atroposlib.envs.server_handling.chat_rendering import text_of
 from atroposlib.envs.server_handling.http_client import encode_json
 from atroposlib.envs.server_handling.token_graph import Node
 from atroposlib.tool_call_parsers.base import end_of_thoughts
 
+BESIDE_CONTENT = ("name", "reasoning_content", "reasoning", "thinking")
+
 
 class MessageKey(NamedTuple):
-    """What makes two messages the same for the model. Fields that no template of ours reads are left out."""
+    """What makes two messages the same for the model."""
 
     role: str
     content: str
     calls: tuple[tuple[str, str, str], ...] = ()
     answers: str = ""
+    beside: tuple[str, ...] | None = None
+    """What templates read beside the content (``BESIDE_CONTENT``); ``None`` in an answer of this rollout, whose ids are
+    known whatever a client shows beside it."""
 
     @classmethod
-    def of(cls, message: Mapping[str, Any], index: int) -> MessageKey:
+    def of(cls, message: Mapping[str, Any], index: int, sampled: bool = False) -> MessageKey:
         """The key of a message; ``index`` names it in errors. Copies, so that a later change in place is noticed."""
         return cls(
             role=str(message.get("role")),
             content=text_of(message, index),
             calls=tuple(_call_key(call) for call in message.get("tool_calls") or ()),
             answers=str(message.get("tool_call_id") or ""),
+            beside=None if sampled else _beside(message),
         )
 
     def is_of(self, message: Mapping[str, Any], index: int) -> bool:
@@ -41,6 +47,7 @@ class MessageKey(NamedTuple):
             and message.get("role") == self.role
             and (message.get("tool_call_id") or "") == self.answers
             and tuple(_call_key(call) for call in message.get("tool_calls") or ()) == self.calls
+            and (self.beside is None or self.beside == _beside(message))
         )
 
     def without_thoughts(self) -> MessageKey:
@@ -48,7 +55,7 @@ class MessageKey(NamedTuple):
         return self._replace(content=self.content[end_of_thoughts(self.content) :].strip())
 
 
-Glance = tuple[Any, Any, Any, Any]
+Glance = tuple[Any, ...]
 """The fields of a message that count, just as they came. Equal ones are equal messages; unequal ones may still be."""
 
 
@@ -88,7 +95,10 @@ def keys_of(messages: Sequence[Mapping[str, Any]], first: int = 0) -> tuple[Mess
 
 def glances_of(messages: Sequence[Mapping[str, Any]]) -> list[Glance]:
     """A glance at each message. What can be changed in place is not copied; see ``kept``."""
-    return [(m.get("role"), m.get("content"), m.get("tool_call_id"), m.get("tool_calls")) for m in messages]
+    return [
+        (m.get("role"), m.get("content"), m.get("tool_call_id"), m.get("tool_calls"), *map(m.get, BESIDE_CONTENT))
+        for m in messages
+    ]
 
 
 def kept(glances: Sequence[Glance]) -> list[Glance]:
@@ -117,6 +127,10 @@ def find_continuation(
         elif answer.without_thoughts().is_of(messages[last], last):
             best = Continuation(turn, length, thoughts_dropped=True)
     return best
+
+
+def _beside(message: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(message.get(name) or "") for name in BESIDE_CONTENT)
 
 
 def _call_key(call: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -11,16 +11,17 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atroposlib.envs.server_handling.certificate import Certificate, digest
 from atroposlib.envs.server_handling.chat_request import ChatRequest, message_of
 from atroposlib.envs.server_handling.chat_template import ChatTemplate
 from atroposlib.envs.server_handling.completions import chat_logprobs, read_chat_completion, read_completion
-from atroposlib.envs.server_handling.conversation import Conversation, HistoryPolicy
+from atroposlib.envs.server_handling.conversation import ChatPrompt, Conversation, HistoryPolicy, opened_thought
 from atroposlib.envs.server_handling.generation import EngineFacts, Generation, PromptIds, SampledTokens
 from atroposlib.envs.server_handling.managed_server_adapter import ManagedServerAdapter
-from atroposlib.envs.server_handling.off_loop import off_loop
+from atroposlib.envs.server_handling.off_loop import CHARS_PER_ID, off_loop
 from atroposlib.envs.server_handling.placeholder_server import DummyManagedServer
 from atroposlib.envs.server_handling.sequence_node import SequenceNode
 from atroposlib.envs.server_handling.server_baseline import APIServer
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 __all__ = ["DummyManagedServer", "ManagedServer", "ManagedServerAdapter", "SequenceNode", "open_managed_server"]
-
-CHARS_PER_ID = 4
 
 
 class ManagedServer:
@@ -82,6 +81,8 @@ class ManagedServer:
         self.rollout_id = uuid.uuid4().hex
         self.forks: Counter[str] = Counter()
         """How often, and why, a turn did not continue an earlier one."""
+        self.kept: Counter[str] = Counter()
+        """How often, and why, what came before was kept though the template would now write it another way."""
         self._graph = TokenGraph()
         self._conversation = Conversation(self._template, self._graph, self._policy)
         self._call_ids: set[str] = set()
@@ -99,17 +100,18 @@ class ManagedServer:
             RolloutInvalid: the template refuses the messages, or the engine's ids and logprobs do not line up.
             EngineUnavailable, EngineRefused: see ``APIServer``.
         """
-        request = ChatRequest.take(kwargs)
-        prompt = await self._conversation.prompt(request, self.forks)
+        request, graph, conversation = ChatRequest.take(kwargs), self._graph, self._conversation
+        prompt = await conversation.prompt(request)
         consumed = prompt.whole
         answer = await self._generate(consumed, kwargs)
         texts = [await self._text_of(sampled) for sampled in answer.completions]
-        context = self._graph.add_context(prompt.parent, prompt.ids, prompt.text)
+        both = list(zip(answer.completions, texts, strict=True))
+        messages = [await self._read(sampled, text, prompt, request) for sampled, text in both]
+        self._count(graph, prompt)
+        context = graph.add_context(prompt.parent, prompt.ids, prompt.text)
         choices = []
-        for index, sampled in enumerate(answer.completions):
-            node = self._graph.add_sampled(context, sampled, texts[index])
-            message = self._read(node, request)
-            self._conversation.remember(prompt, request, node, message)
+        for index, ((sampled, text), message) in enumerate(zip(both, messages, strict=True)):
+            conversation.remember(prompt, request, graph.add_sampled(context, sampled, text), message)
             called = bool(message.get("tool_calls")) and sampled.finish_reason == "stop"
             reason = "tool_calls" if called else sampled.finish_reason
             told = chat_logprobs(self._tokens, sampled) if request.logprobs else None
@@ -121,7 +123,7 @@ class ManagedServer:
 
         Raises: RolloutInvalid where the template refuses the messages.
         """
-        prompt = await self._conversation.prompt(ChatRequest.take(kwargs), Counter())
+        prompt = await self._conversation.prompt(ChatRequest.take(kwargs))
         return prompt.whole_text, prompt.whole.tolist()
 
     async def completion(self, **kwargs: Any) -> Completion:
@@ -134,25 +136,29 @@ class ManagedServer:
         """
         given = kwargs.pop("input_ids", None)
         prompt = kwargs.pop("prompt", None) if given is None else given
+        graph = self._graph
         if isinstance(prompt, str):
-            parent = self._graph.longest_text_match(prompt)
+            parent = graph.longest_text_match(prompt)
             text = prompt[sum(len(node.text) for node in parent.path()) :]
-            encode = self._tokens.encode if parent is not self._graph.root else self._tokens.encode_prompt
+            encode = self._tokens.encode if parent is not graph.root else self._tokens.encode_prompt
             ids = await off_loop(len(text), encode, text)
         else:
             whole = _as_ids(prompt)
-            parent = self._graph.longest_match(whole)
+            parent = graph.longest_match(whole)
             ids = whole[parent.end :]
-            text = await off_loop(len(ids), self._tokens.decode, ids)
+            text = await off_loop(CHARS_PER_ID * len(ids), self._tokens.decode, ids)
         prompt_ids = prompt_after(parent, ids)
         answer = await self._generate(prompt_ids, kwargs)
         texts = [await self._text_of(sampled) for sampled in answer.completions]
-        context = self._graph.add_context(parent, ids, text)
+        said = [await self._text_of(sampled, bare=True) for sampled in answer.completions]
+        if graph.forks_at(parent, ids):
+            self.forks["history_changed"] += 1
+        context = graph.add_context(parent, ids, text)
         choices = []
         for index, sampled in enumerate(answer.completions):
-            self._graph.add_sampled(context, sampled, texts[index])
-            said = self._tokens.decode(self._tokens.without_end_token(sampled.ids), skip_special=True)
-            choices.append({"index": index, "text": said, "finish_reason": sampled.finish_reason, "logprobs": None})
+            graph.add_sampled(context, sampled, texts[index])
+            reason = sampled.finish_reason
+            choices.append({"index": index, "text": said[index], "finish_reason": reason, "logprobs": None})
         return read_completion(self._answer("text_completion", choices, len(prompt_ids), answer))
 
     # what was recorded
@@ -244,25 +250,40 @@ class ManagedServer:
             raise ContextFull(f"the conversation is {used} ids long and the limit is {min(limits)}", status=400)
         return room if wanted is None or wanted <= 0 else min(wanted, room)
 
-    async def _text_of(self, sampled: SampledTokens) -> str:
-        return await off_loop(CHARS_PER_ID * len(sampled.ids), self._tokens.decode, sampled.ids)
+    async def _text_of(self, sampled: SampledTokens, bare: bool = False) -> str:
+        """What was sampled as text, or ``bare``: without special tokens."""
+        ids = self._tokens.without_end_token(sampled.ids) if bare else sampled.ids
+        return await off_loop(CHARS_PER_ID * len(ids), self._tokens.decode, ids, bare)
 
-    def _read(self, node: Node, request: ChatRequest) -> dict[str, Any]:
-        """The message that a completion is, its calls read where tools are offered and there is a parser."""
-        end = self._tokens.end_token(node.ids) or ""
-        if self.tool_parser is None or (request.tools is None and not self.tool_parser.marks_text):
-            said = self._tokens.decode(self._tokens.without_end_token(node.ids), skip_special=True)
-            return message_of(ParsedMessage(said))
-        return message_of(self._parse(self.tool_parser, node.text.removesuffix(end), request.tools or []))
+    async def _read(
+        self, sampled: SampledTokens, text: str, prompt: ChatPrompt, request: ChatRequest
+    ) -> dict[str, Any]:
+        """The message that a completion is, its calls read where tools are offered and there is a parser.
 
-    def _parse(self, parser: ToolCallParser, said: str, tools: Any) -> ParsedMessage:
+        A thought that the prompt opened is shown whole, so that whoever reads the message sees where it begins.
+        """
+        parser, opened = self.tool_parser, opened_thought(prompt.text)
+        if parser is None or (request.tools is None and not parser.marks_text):
+            return message_of(ParsedMessage(opened + await self._text_of(sampled, bare=True)))
+        end = self._template.end_of(sampled.ids, sampled.finish_reason) or ""
+        said = opened + text.removesuffix(end)
+        return message_of(await self._parse(parser, said, request.tools or []))
+
+    async def _parse(self, parser: ToolCallParser, said: str, tools: Any) -> ParsedMessage:
         """Read the calls of an answer, no two of a rollout with one id."""
-        parsed = parser.parse(said, tools, call_number=len(self._call_ids))
+        taken = self._call_ids
+        parsed = await off_loop(len(said), partial(parser.parse, said, tools, call_number=len(taken)))
         calls = []
         for call in parsed.tool_calls:
-            calls.append(replace(call, id=fresh_id(call.id, self._call_ids)))
-            self._call_ids.add(calls[-1].id)
+            calls.append(replace(call, id=fresh_id(call.id, taken)))
+            taken.add(calls[-1].id)
         return replace(parsed, tool_calls=tuple(calls))
+
+    def _count(self, graph: TokenGraph, prompt: ChatPrompt) -> None:
+        if graph.forks_at(prompt.parent, prompt.ids):
+            self.forks[prompt.why] += 1
+        elif prompt.kept is not None:
+            self.kept[prompt.kept] += 1
 
     def _answer(self, kind: str, choices: list[Any], consumed: int, answer: Generation) -> dict[str, Any]:
         sampled = sum(len(completion.ids) for completion in answer.completions)

@@ -15,6 +15,10 @@ To render and encode so many takes about two milliseconds; a thread costs half a
 """
 
 
+CHARS_PER_ID = 4
+"""About as many characters are in a token."""
+
+
 async def off_loop(size: int, work: Callable[..., T], *arguments: Any) -> T:
     """Run in a thread what is large, at once what is small."""
     if size < LARGE_TEXT:

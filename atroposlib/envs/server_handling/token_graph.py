@@ -115,6 +115,12 @@ class TokenGraph:
                 return child
         return self._add(parent, Node(added, text))
 
+    def forks_at(self, parent: Node, ids: Sequence[int]) -> bool:
+        """Whether ``ids`` after ``parent`` would be another continuation beside one that is there already."""
+        if not ids or not parent.children:
+            return False
+        return not any(not child.is_sampled and child.ids == ids for child in parent.children)
+
     def add_sampled(self, parent: Node, sampled: SampledTokens, text: str) -> Node:
         """A completion after ``parent``, which must have passed ``check_sampled``; always a node of its own."""
         logprobs = [float(value) for value in sampled.logprobs if value is not None]

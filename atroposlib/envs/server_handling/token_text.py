@@ -72,6 +72,10 @@ class TokenText:
         starts = [found.start() for found in self._specials.finditer(text)]
         return text[starts[-1] :] if starts else ""
 
+    def specials_in(self, text: str) -> set[str]:
+        """The special tokens that stand in a text."""
+        return set(self._specials.findall(text))
+
     @cached_property
     def _specials(self) -> re.Pattern[str]:
         texts = {self.decode([number]) for number in self.special_ids} - {""}

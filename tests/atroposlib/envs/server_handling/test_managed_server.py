@@ -219,6 +219,88 @@ async def test_a_changed_history_forks_and_is_counted():
     assert server.forks == {"history_changed": 1}
 
 
+async def test_another_question_after_the_same_answer_is_a_fork():
+    server = managed("one", "two", "three")
+    answer = await server.chat_completion(messages=[QUESTION])
+    for more in ("More", "Less"):
+        await server.chat_completion(messages=[QUESTION, reply(answer), {"role": "user", "content": more}])
+    assert len(nodes(server)) == 2
+    assert server.forks == {"answered_again": 1}
+
+
+async def test_another_text_after_the_same_completion_is_a_fork():
+    server = managed("one", "two", "three")
+    answer = await server.completion(prompt="Q:")
+    assert not server.forks
+    await server.completion(prompt="Q:" + answer.choices[0].text + " more")
+    assert server.forks == {"history_changed": 1}
+
+
+async def test_closing_an_answer_that_was_cut_is_no_fork():
+    server = managed({"content": "cut", "finish_reason": "length", "token_ids": TOKENIZER.encode("cut")}, "two")
+    answer = await server.chat_completion(messages=[QUESTION])
+    await server.chat_completion(messages=[QUESTION, reply(answer), {"role": "user", "content": "More"}])
+    assert len(nodes(server)) == 1
+    assert not server.forks
+
+
+async def test_what_is_kept_though_the_template_would_change_it_is_counted():
+    thought = {"content": "Hello.", "reasoning_content": "greet"}
+    server = managed(thought, "Bye.", tokenizer=ByteTokenizer(FORGETFUL), preserve_think_blocks=True)
+    answer = await server.chat_completion(messages=[QUESTION])
+    await server.chat_completion(messages=[QUESTION, reply(answer), {"role": "user", "content": "More"}])
+    assert len(nodes(server)) == 1
+    assert server.kept == {"history_changed_by_template": 1}
+
+
+OPENING = CHATML_TEMPLATE.replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}")
+
+
+async def test_a_thought_that_the_prompt_opens_is_shown_whole_and_its_calls_are_none():
+    assert OPENING != CHATML_TEMPLATE
+    said = 'I could <tool_call>\n{"name": "terminal", "arguments": {}}\n</tool_call>, but no.\n</think>\n\nIt is 4.'
+    server = managed(said, "two", tokenizer=ByteTokenizer(OPENING), preserve_think_blocks=True)
+    answer = await server.chat_completion(messages=[QUESTION], tools=TOOLS)
+    message = answer.choices[0].message
+    assert message.content == "<think>\n" + said
+    assert not message.tool_calls
+    without = {"role": "assistant", "content": "It is 4."}
+    await server.chat_completion(messages=[QUESTION, without, {"role": "user", "content": "More"}], tools=TOOLS)
+    (node,) = nodes(server)
+    assert node.full_text.count("<think>") == 2
+    assert not server.forks
+
+
+async def test_what_a_client_says_beside_the_content_is_part_of_its_messages():
+    reading = CHATML_TEMPLATE.replace("(message.content", "(message.reasoning_content or '') + (message.content")
+    server = managed("one", "two", tokenizer=ByteTokenizer(reading))
+    first = [{"role": "assistant", "content": "Hi.", "reasoning_content": "A"}, QUESTION]
+    answer = await server.chat_completion(messages=first)
+    changed = [{**first[0], "reasoning_content": "B"}, QUESTION, reply(answer), QUESTION]
+    await server.chat_completion(messages=changed)
+    assert server.forks == {"history_changed": 1}
+
+
+async def test_what_a_client_adds_beside_our_own_answer_changes_nothing():
+    server = managed("one", "two")
+    answer = await server.chat_completion(messages=[QUESTION])
+    shown = {**reply(answer), "name": "bot", "reasoning_content": "made up"}
+    await server.chat_completion(messages=[QUESTION, shown, {"role": "user", "content": "More"}])
+    assert len(nodes(server)) == 1
+
+
+async def test_a_request_under_way_is_forgotten_by_a_reset():
+    server = managed("one", "two", "three")
+    server.server._delay_s = 0.05
+    asking = asyncio.create_task(server.chat_completion(messages=[QUESTION]))
+    await asyncio.sleep(0.01)
+    server.reset()
+    answer = await asking
+    assert nodes(server) == []
+    await server.chat_completion(messages=[QUESTION, reply(answer), QUESTION])
+    assert len(nodes(server)) == 1
+
+
 async def test_a_message_changed_in_place_is_noticed():
     server = managed("one", "two")
     messages = [dict(QUESTION)]
@@ -448,7 +530,7 @@ async def test_a_rollout_without_a_tokenizer_says_what_to_pass():
 
 
 async def test_over_http_the_ids_and_logprobs_are_those_of_the_engine():
-    engine = StubEngine()
+    engine = StubEngine(weight_version="step-3")
     async with (
         serving(engine) as url,
         ServerManager(APIServerConfig(base_url=url)) as manager,
