@@ -1,6 +1,7 @@
 """``process``: make a number of groups and write them to a file, without trainer and server; and ``evaluate``.
 
-Several items are worked on at once; the file keeps the order of the items, and holds exactly as many as were asked for.
+Several items are worked on at once. A group is in the file as soon as it is finished; at the end the file has the order
+of the items, and exactly as many as were asked for.
 """
 
 from __future__ import annotations
@@ -85,8 +86,6 @@ class _Progress:
         ended = [running for running in self.running if id(running) not in in_hand]
         self.running = [running for running in self.running if id(running) in in_hand]
         for running in ended:
-            if self.env.recorder is not None:
-                await self.env.recorder.finish(running.number)
             if running.groups:
                 await self._count_done()
             else:
@@ -100,11 +99,11 @@ class _Progress:
         logger.info("group %d of %d", self.done, self.env.n_groups_to_process)
 
     async def finish(self) -> None:
-        """Write what still waits, and a page to look at it; the groups are safe, whatever becomes of the page."""
+        """Put the groups into their order, and make a page of them; they are safe, whatever becomes of the page."""
         recorder = self.env.recorder
         if recorder is None:
             return
-        recorder.close()
+        await asyncio.to_thread(recorder.close)
         if recorder.path is not None:
             try:
                 await asyncio.to_thread(write_html, recorder.path)

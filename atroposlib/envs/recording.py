@@ -1,4 +1,4 @@
-"""Groups on disk: one JSON line each, whole and flushed as soon as it is due, in the order of their items."""
+"""Groups on disk: one JSON line each, whole as soon as it is finished, at the end in the order of their items."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from io import FileIO
+from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import orjson
 
+from atroposlib.envs.workers import uninterrupted
 from atroposlib.errors import ConfigError
 from atroposlib.tracking import encode_json
 from atroposlib.wire import GROUP_KEYS, IGNORED_MASK
@@ -43,10 +47,11 @@ def check_writable(folder: Path, setting: str) -> None:
 
 
 class GroupRecorder:
-    """Appends groups to a JSONL file that did not exist before.
+    """Writes groups to a JSONL file that did not exist before, each as soon as it is finished.
 
-    Groups that come with the number of their item are written in the order of numbers, each as soon as all earlier
-    items are finished; ``close`` writes what still waits. The file appears with the first group.
+    So a process that is killed leaves every group that it finished, in whole lines. ``close`` puts those that came with
+    the number of their item into the order of numbers. The file appears with the first group. What is kept in memory
+    are two integers for each numbered group.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -54,54 +59,85 @@ class GroupRecorder:
         self.path: Path | None = None
         """The file, once there is one."""
         self.written = 0
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
         self._lock = threading.Lock()
-        self._next_number = 0
-        self._waiting: dict[int, list[Mapping[str, Any]]] = {}
-        self._finished: set[int] = set()
+        self._size = 0
+        self._numbers = array("q")
+        self._starts = array("q")
 
-    def write(self, group: Mapping[str, Any]) -> None:
-        """Write one group now. Safe from any thread."""
+    def write(self, group: Mapping[str, Any], number: int | None = None) -> None:
+        """Write one group now. Safe from any thread. Raises: ConfigError where it cannot be written.
+
+        A group without ``number`` stays behind the one that came before it.
+        """
         line = encode_json({**dict.fromkeys(GROUP_KEYS), **group}) + b"\n"
         with self._lock:
-            if self._file is None:
-                self.wanted_path.parent.mkdir(parents=True, exist_ok=True)
-                self.path = free_path(self.wanted_path)
-                self._file = self.path.open("xb")
-            self._file.write(line)
-            self._file.flush()
+            try:
+                file = self._file or self._open()
+                self._append(file, line)
+            except OSError as error:
+                place = self.path or self.wanted_path
+                raise ConfigError(
+                    f"--env.data_path_to_save_groups: cannot write to {place}: {error.strerror or error}"
+                ) from error
+            if number is not None:
+                self._numbers.append(number)
+                self._starts.append(self._size)
+            self._size += len(line)
             self.written += 1
 
+    def _open(self) -> FileIO:
+        self.wanted_path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = free_path(self.wanted_path)
+        self._file = self.path.open("xb", buffering=0)
+        kept = "" if self.path == self.wanted_path else f"; what earlier runs wrote to {self.wanted_path} is kept"
+        logger.info("groups go to %s%s", self.path, kept)
+        return self._file
+
+    def _append(self, file: FileIO, line: bytes) -> None:
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(self._size)
+            file.seek(self._size)
+            raise
+
     async def record(self, group: Mapping[str, Any], number: int | None = None) -> None:
-        """Write one group, off the event loop; with the ``number`` of its item, when it is its turn."""
-        if number is None:
-            await asyncio.to_thread(self.write, group)
-        else:
-            self._waiting.setdefault(number, []).append(group)
-
-    async def finish(self, number: int) -> None:
-        """Nothing more comes from this item: write what has become due."""
-        self._finished.add(number)
-        due: list[Mapping[str, Any]] = []
-        while self._next_number in self._finished:
-            self._finished.discard(self._next_number)
-            due += self._waiting.pop(self._next_number, [])
-            self._next_number += 1
-        if due:
-            await asyncio.to_thread(self._write_all, due)
-
-    def _write_all(self, groups: list[Mapping[str, Any]]) -> None:
-        for group in groups:
-            self.write(group)
+        """``write`` off the event loop, to its end also where the caller is cancelled meanwhile."""
+        await uninterrupted(asyncio.to_thread(self.write, group, number))
 
     def close(self) -> None:
-        """Write what waits for earlier items and close the file; may be called twice."""
-        for number in sorted(self._waiting):
-            self._write_all(self._waiting[number])
-        self._waiting.clear()
-        if self._file is not None:
+        """Put the groups into their order and close the file; may be called twice."""
+        with self._lock:
+            if self._file is None or self.path is None:
+                return
             self._file.close()
             self._file = None
+            if not _ascends(self._numbers):
+                self._sort(self.path)
+
+    def _sort(self, path: Path) -> None:
+        """Replace the file by a sorted one at once, so that there is a whole one at any time."""
+        ends = [*self._starts[1:], self._size]
+        target = path.with_name(f".{path.name}.sorting")
+        try:
+            with path.open("rb") as groups, target.open("wb") as file:
+                file.write(groups.read(self._starts[0]))
+                for index in sorted(range(len(ends)), key=self._numbers.__getitem__):
+                    groups.seek(self._starts[index])
+                    file.write(groups.read(ends[index] - self._starts[index]))
+                file.flush()
+                os.fsync(file.fileno())
+            target.replace(path)
+        except OSError as error:
+            target.unlink(missing_ok=True)
+            logger.warning("the groups in %s stay in the order in which they were finished: %s", path, error)
+
+
+def _ascends(numbers: Sequence[int]) -> bool:
+    return all(earlier <= later for earlier, later in pairwise(numbers))
 
 
 def write_html(path: Path) -> Path:

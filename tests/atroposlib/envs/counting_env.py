@@ -20,6 +20,7 @@ class CountingConfig(BaseEnvConfig):
     ask_engine: bool = Field(False, description="Whether each rollout asks the engine for a chat completion.")
     fail_every: int = Field(0, description="Every so manieth attempt raises.")
     seconds: float = Field(0.0, description="How long a rollout takes; a later item takes less.")
+    first_seconds: float = Field(0.0, description="How long the rollouts of the first item take.")
     evaluate_raises: bool = Field(False, description="Whether evaluate() raises.")
 
 
@@ -50,11 +51,13 @@ class CountingEnv(BaseEnv):
         attempt, n = self.attempts, item["n"]
         if self.config.seconds:
             await asyncio.sleep(self.config.seconds * (2 if n % 2 else 1))
+        if n == 1 and self.config.first_seconds:
+            await asyncio.sleep(self.config.first_seconds)
         if self.config.fail_every and attempt % self.config.fail_every == 0:
             raise RuntimeError(f"planned failure of attempt {attempt}")
         said = "nothing"
         if self.config.ask_engine:
-            answer = await self.server.chat_completion(messages=[{"role": "user", "content": str(n)}], max_tokens=8)
+            answer = await self.server.chat_completion(messages=[{"role": "user", "content": str(n)}], max_tokens=16)
             said = answer.choices[0].message.content
         return {
             "tokens": [n, 7, 8],

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
-import signal
+import resource
 import subprocess
 import sys
 import time
+import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +30,52 @@ def numbers(path: Path | None) -> list[int]:
     return [json.loads(line)["tokens"][0][0] for line in path.read_text().splitlines()]
 
 
-async def test_groups_are_written_in_the_order_of_their_items_as_they_become_due(tmp_path):
+async def test_a_group_is_in_the_file_at_once_and_the_end_puts_all_in_the_order_of_their_items(tmp_path):
     recorder = GroupRecorder(tmp_path / "g.jsonl")
-    await recorder.record(group(20), 2)
-    await recorder.finish(2)
-    assert recorder.path is None
+    for number, item in ((20, 2), (0, 0), (40, 4), (1, 0), (10, 1)):
+        await recorder.record(group(number), item)
+    assert numbers(recorder.path) == [20, 0, 40, 1, 10]
+    recorder.close()
+    recorder.close()
+    assert numbers(recorder.path) == [0, 1, 10, 20, 40]
+    assert recorder.written == 5
+    assert list(tmp_path.iterdir()) == [recorder.path]
+
+
+async def test_a_group_without_a_number_stays_behind_the_one_before_it(tmp_path):
+    recorder = GroupRecorder(tmp_path / "g.jsonl")
+    for number, item in ((7, None), (20, 2), (8, None), (0, 0)):
+        await recorder.record(group(number), item)
+    recorder.close()
+    assert numbers(recorder.path) == [7, 0, 20, 8]
+
+
+async def test_what_waits_for_an_earlier_item_is_not_kept_in_memory(tmp_path):
+    recorder = GroupRecorder(tmp_path / "g.jsonl")
+    await recorder.record(group(1), 1)
+    tracemalloc.start()
+    try:
+        for number in range(2, 102):
+            await recorder.record(group(number, text=f"{number:0100000d}"), number)
+        held, _ = tracemalloc.get_traced_memory()
+        await recorder.record(group(0), 0)
+        recorder.close()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert numbers(recorder.path) == list(range(102))
+    assert held < 300_000
+    assert most < 2_000_000
+
+
+async def test_where_the_end_cannot_sort_the_groups_stay_and_a_line_says_so(tmp_path, caplog):
+    recorder = GroupRecorder(tmp_path / "g.jsonl")
+    await recorder.record(group(1), 1)
     await recorder.record(group(0), 0)
-    await recorder.record(group(1), 0)
-    await recorder.finish(0)
-    assert numbers(recorder.path) == [0, 1]
-    await recorder.finish(1)  # an item that gave nothing
-    assert numbers(recorder.path) == [0, 1, 20]
-    await recorder.record(group(40), 4)
+    (tmp_path / ".g.jsonl.sorting").symlink_to(tmp_path / "absent" / "folder")
     recorder.close()
-    recorder.close()
-    assert numbers(recorder.path) == [0, 1, 20, 40]
-    assert recorder.written == 4
+    assert numbers(recorder.path) == [1, 0]
+    assert "stay in the order in which they were finished" in caplog.text
 
 
 async def test_a_line_has_every_key_that_the_wire_knows_and_the_environments_own(tmp_path):
@@ -182,7 +214,7 @@ async def test_several_groups_of_one_item_are_all_written(tmp_path):
     assert numbers(env.recorder.path) == [1, 1, 2, 2]
 
 
-async def test_what_was_finished_is_written_when_a_run_is_broken_off(tmp_path):
+async def test_what_was_finished_is_written_in_order_when_a_run_is_broken_off(tmp_path):
     class Stuck(CountingEnv):
         async def collect_trajectories(self, item):
             if item["n"] == 2:
@@ -202,15 +234,45 @@ async def test_what_was_finished_is_written_when_a_run_is_broken_off(tmp_path):
     assert env.cleaned == 4
 
 
-def test_a_killed_process_leaves_only_whole_lines(tmp_path):
-    path = tmp_path / "g.jsonl"
-    command = [sys.executable, "-m", "tests.atroposlib.envs.counting_env", "process", "--env.seconds", "0.01"]
-    process = subprocess.Popen([*command, "--data_path_to_save_groups", str(path)], stderr=subprocess.DEVNULL)
+def started(path: Path, *flags: str, **more: Any) -> subprocess.Popen[bytes]:
+    """A run of the counting environment that writes to ``path``."""
+    command = [sys.executable, "-m", "tests.atroposlib.envs.counting_env", "process"]
+    return subprocess.Popen([*command, "--data_path_to_save_groups", str(path), *flags], stderr=subprocess.PIPE, **more)
+
+
+def kill_after(process: subprocess.Popen[bytes], path: Path, groups: int) -> None:
     deadline = time.monotonic() + 30
-    while not (path.exists() and path.read_bytes().count(b"\n") >= 3):
+    while not (path.exists() and path.read_bytes().count(b"\n") >= groups):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.communicate()
+
+
+def test_a_killed_process_leaves_only_whole_lines(tmp_path):
+    path = tmp_path / "g.jsonl"
+    kill_after(started(path, "--env.seconds", "0.01"), path, groups=3)
     found = numbers(path)
-    assert found == list(range(1, len(found) + 1))
+    assert len(found) >= 3
+    assert len(set(found)) == len(found)
+
+
+def test_a_killed_process_leaves_the_groups_of_all_items_that_came_after_a_slow_one(tmp_path):
+    path = tmp_path / "g.jsonl"
+    kill_after(started(path, "--total_steps", "20", "--env.first_seconds", "600"), path, groups=19)
+    assert sorted(numbers(path)) == list(range(2, 21))
+    before = path.read_bytes()
+    told = started(path, "--total_steps", "2").communicate(timeout=30)[1].decode()
+    assert path.read_bytes() == before
+    assert numbers(tmp_path / "g_1.jsonl") == [1, 2]
+    assert f"what earlier runs wrote to {path} is kept" in told
+
+
+def test_a_file_that_has_no_room_ends_the_run_by_name_and_keeps_whole_lines(tmp_path):
+    path = tmp_path / "g.jsonl"
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (5000, 5000))
+    process = started(path, "--total_steps", "50", preexec_fn=limit, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    told = process.communicate(timeout=30)[1].decode()
+    assert process.returncode == 2
+    assert f"--env.data_path_to_save_groups: cannot write to {path}: File too large" in told
+    assert 0 < len(numbers(path)) < 50
