@@ -271,6 +271,8 @@ def test_a_setting_has_the_default_it_always_had(path, defaults):
 
 _COMMANDS = {
     "atropos-dpo-gen": "atroposlib.cli.dpo:main",
+    "atropos-grpo": "example_trainer.grpo:main",
+    "atropos-grpo-run": "example_trainer.run:main",
     "atropos-sft-gen": "atroposlib.cli.sft:main",
     "inference-node-wandb-watcher": "atroposlib.cli.inference_node_wandb_watcher:main",
     "run-api": "atroposlib.cli.run_api:main",
@@ -282,6 +284,16 @@ _COMMANDS = {
 def test_every_command_is_installed():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert _COMMANDS.items() <= project["scripts"].items()
+
+
+@pytest.mark.parametrize(("command", "target"), _COMMANDS.items())
+def test_every_command_shows_its_flags(command, target, monkeypatch, capsys):
+    module, _, function = target.partition(":")
+    monkeypatch.setattr(sys, "argv", [command, "--help"])
+    with pytest.raises(SystemExit) as end:
+        getattr(importlib.import_module(module), function)()
+    assert not end.value.code
+    assert "usage: " in capsys.readouterr().out
 
 
 def test_old_names_are_the_same_objects():

@@ -185,6 +185,16 @@ def test_unknown_tool_call_parser_is_refused_with_the_list(tmp_path: Path, capsy
     assert "hermes" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("program", ["example_trainer.grpo", "example_trainer.run"])
+def test_faces_of_atropos_refuse_under_their_own_name(program: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", program, "--lora-r", "4"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith(f"python -m {program}: --lora-r: LoRA is not here")
+
+
 def test_help_needs_no_torch() -> None:
-    code = "import sys, trainer.grpo, trainer.serve, example_trainer.grpo; sys.exit('torch' in sys.modules)"
+    programs = "trainer.grpo, trainer.serve, example_trainer.grpo, example_trainer.run"
+    code = f"import sys, {programs}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
