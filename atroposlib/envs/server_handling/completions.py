@@ -62,6 +62,22 @@ def chat_logprobs(tokens: TokenText, sampled: SampledTokens) -> dict[str, Any]:
     }
 
 
+def in_portions(request: dict[str, Any], most: int | None) -> list[dict[str, Any]]:
+    """Requests for at most ``most`` choices each, which together ask for the ``n`` of one; None: no limit.
+
+    A seed is counted on, as engines do it for the choices of one request; the same one would give the same choices.
+    """
+    wanted, seed = request.get("n") or 1, request.get("seed")
+    if most is None or wanted <= most:
+        return [request]
+    portions = []
+    for start in range(0, wanted, most):
+        portions.append({**request, "n": min(most, wanted - start)})
+        if isinstance(seed, int):
+            portions[-1]["seed"] = seed + start
+    return portions
+
+
 def merge_choices(parts: Sequence[Any]) -> Any:
     """One completion that holds the choices of all parts, numbered through, and the sum of their usage."""
     first, rest = parts[0], parts[1:]

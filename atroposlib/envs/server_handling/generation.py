@@ -109,6 +109,20 @@ class Generation:
         )
 
 
+def merge_generations(parts: Sequence[Generation]) -> Generation:
+    """One answer that holds the completions of all parts, which were asked for with one prompt.
+
+    Raises: NotTokenExact where they did not consume the same ids.
+    """
+    first, *others = parts
+    for part in others:
+        part.check_consumed(first.prompt_ids)
+    if not others:
+        return first
+    completions = tuple(completion for part in parts for completion in part.completions)
+    return Generation(first.prompt_ids, completions, all(part.prompt_ids_from_engine for part in parts))
+
+
 @dataclass(frozen=True)
 class EngineFacts:
     """What one probe found out about an engine."""

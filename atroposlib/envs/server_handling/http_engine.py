@@ -10,13 +10,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
 
-from atroposlib.envs.server_handling.completions import merge_choices, read_chat_completion, read_completion, together
+from atroposlib.envs.server_handling.completions import (
+    in_portions,
+    merge_choices,
+    read_chat_completion,
+    read_completion,
+    together,
+)
 from atroposlib.envs.server_handling.generation import (
     BROKEN_OFF,
     EngineFacts,
@@ -24,6 +30,7 @@ from atroposlib.envs.server_handling.generation import (
     PromptIds,
     SampledTokens,
     TokensAndLogprobs,
+    merge_generations,
 )
 from atroposlib.envs.server_handling.http_client import EngineBusy, EngineHttp, Shorten
 from atroposlib.envs.server_handling.known_text import KNOWN_TEXT
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PROBE_PROMPT = [1]
 HEALTH_TIMEOUT_S = 10.0
@@ -230,6 +238,13 @@ class HttpEngine(APIServer):
         return (await self._generate_wrapper(**kwargs)).as_lists()
 
     async def _generate_wrapper(self, **kwargs: Any) -> Generation:
+        async def ask(each: dict[str, Any]) -> Generation:
+            return await self._generate_once(**each)
+
+        return await self._all_of(kwargs, ask, merge_generations, lambda answer: len(answer.completions))
+
+    async def _generate_once(self, **kwargs: Any) -> Generation:
+        """One request; an engine may answer ``n > 1`` with fewer."""
         prompt = prompt_of(kwargs)
         if self._speaks_own_dialect:
             return await self._generate_in_own_dialect(prompt, kwargs)
@@ -296,17 +311,28 @@ class HttpEngine(APIServer):
     # the wire
 
     async def _choices(self, path: str, read: Any, kwargs: dict[str, Any]) -> Any:
-        """Ask for ``n`` choices, one by one where the engine gives only one at a time."""
-        wanted = kwargs.get("n") or 1
-        if wanted > 1 and self.config.n_kwarg_is_ignored:
-            return merge_choices(await together(self._choices(path, read, {**kwargs, "n": 1}) for _ in range(wanted)))
-        answer = read(await self._post(path, kwargs))
-        missing = wanted - len(answer.choices)
-        if missing <= 0:
+        async def ask(each: dict[str, Any]) -> Any:
+            return read(await self._post(path, each))
+
+        return await self._all_of(kwargs, ask, merge_choices, lambda answer: len(answer.choices))
+
+    async def _all_of(
+        self,
+        kwargs: dict[str, Any],
+        ask: Callable[[dict[str, Any]], Coroutine[Any, Any, T]],
+        merge: Callable[[Sequence[T]], T],
+        count: Callable[[T], int],
+    ) -> T:
+        """Ask for all ``n`` choices, one by one where the engine gives only one at a time."""
+        singly = in_portions(kwargs, 1)
+        if len(singly) > 1 and self.config.n_kwarg_is_ignored:
+            return merge(await together(map(ask, singly)))
+        answer = await ask(kwargs)
+        missing = singly[count(answer) :]
+        if not missing:
             return answer
         self.config.n_kwarg_is_ignored = True
-        more = await together(self._choices(path, read, {**kwargs, "n": 1}) for _ in range(missing))
-        return merge_choices([answer, *more])
+        return merge([answer, *await together(map(ask, missing))])
 
     async def _post(self, path: str, kwargs: dict[str, Any], shorten: Shorten | None = None) -> Any:
         body = {name: value for name, value in kwargs.items() if value is not None}

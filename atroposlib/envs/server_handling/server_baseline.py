@@ -22,13 +22,14 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from atroposlib.envs.server_handling.completions import load_openai_types
+from atroposlib.envs.server_handling.completions import in_portions, load_openai_types, together
 from atroposlib.envs.server_handling.generation import (
     EngineFacts,
     Generation,
     PromptIds,
     SampledTokens,
     TokensAndLogprobs,
+    merge_generations,
 )
 from atroposlib.envs.server_handling.http_client import EngineBusy
 from atroposlib.envs.server_handling.reasoning import ReasoningConfig
@@ -135,6 +136,8 @@ class APIServer(ABC):
         self.reasoning_config = reasoning_config
         self.sem = RequestSlots(config.num_max_requests_at_once)
         self.eval_sem = RequestSlots(config.num_requests_for_eval)
+        self.max_n_completions: int | None = None
+        """Most completions that one request in tokens asks for, where its ``ServerManager`` says so."""
         self.server_healthy = True
         self._failed_at = -math.inf
         self.request_timings: deque[float] = deque(maxlen=config.rolling_buffer_length)
@@ -204,8 +207,14 @@ class APIServer(ABC):
         return await self._call(self._tokens_and_logprobs_completion_wrapper, kwargs)
 
     async def generate(self, **kwargs: Any) -> Generation:
-        """Like ``tokens_and_logprobs_completion``, with everything the engine told about the sampled tokens."""
-        return await self._call(self._generate_wrapper, kwargs)
+        """Like ``tokens_and_logprobs_completion``, with everything the engine told about the sampled tokens.
+
+        More than ``max_n_completions`` are asked for by several requests.
+        """
+        portions = in_portions(kwargs, self.max_n_completions)
+        if len(portions) == 1:
+            return await self._call(self._generate_wrapper, kwargs)
+        return merge_generations(await together(self._call(self._generate_wrapper, each) for each in portions))
 
     async def get_logprobs(self, **kwargs: Any) -> dict[str, Any]:
         """Score a text: ``prompt_tokens``, ``prompt_topk_token_ids[pos][k]``, ``prompt_topk_logprobs[pos][k]``."""

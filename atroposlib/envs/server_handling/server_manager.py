@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
-from atroposlib.envs.server_handling.completions import merge_choices, together
-from atroposlib.envs.server_handling.generation import EngineFacts, Generation, TokensAndLogprobs
+from atroposlib.envs.server_handling.completions import in_portions, merge_choices, together
+from atroposlib.envs.server_handling.generation import (
+    EngineFacts,
+    Generation,
+    TokensAndLogprobs,
+    merge_generations,
+)
 from atroposlib.envs.server_handling.known_text import check_tokenizer
 from atroposlib.envs.server_handling.server_baseline import (
     APIServer,
@@ -156,10 +161,9 @@ class ServerManager:
 
     async def generate(self, **kwargs: Any) -> Generation:
         """Complete ``input_ids`` (or ``prompt``) and return everything the engine told about the tokens."""
-        requests = self._in_portions(kwargs)
+        requests = in_portions(kwargs, self.max_n_completions)
         parts = await together(self._send(lambda server, **each: server.generate(**each), each) for each in requests)
-        completions = tuple(completion for part in parts for completion in part.completions)
-        return Generation(parts[0].prompt_ids, completions, parts[0].prompt_ids_from_engine)
+        return merge_generations(parts)
 
     async def get_logprobs(self, **kwargs: Any) -> dict[str, Any]:
         """Score a given text; see ``APIServer.get_logprobs``."""
@@ -211,6 +215,7 @@ class ServerManager:
         from atroposlib.envs.server_handling.managed_server import open_managed_server
 
         server = self._pinned(base_url) if base_url else self._choose()
+        server.max_n_completions = self.max_n_completions
         tokenizer = tokenizer if tokenizer is not None else getattr(server, "tokenizer", None)
         if tokenizer is not None:
             await self._check_tokenizer(server, tokenizer)
@@ -276,17 +281,10 @@ class ServerManager:
     # how a request finds its engine
 
     async def _split(self, request: Callable[..., Awaitable[Any]], kwargs: dict[str, Any]) -> Any:
-        portions = self._in_portions(kwargs)
+        portions = in_portions(kwargs, self.max_n_completions)
         if len(portions) == 1:
             return await self._send(request, portions[0])
         return merge_choices(await together(self._send(request, each) for each in portions))
-
-    def _in_portions(self, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
-        wanted = kwargs.get("n") or 1
-        if wanted <= self.max_n_completions:
-            return [kwargs]
-        full, rest = divmod(wanted, self.max_n_completions)
-        return [{**kwargs, "n": n} for n in [self.max_n_completions] * full + [rest] * bool(rest)]
 
     async def _send(self, request: Callable[..., Awaitable[T]], kwargs: dict[str, Any]) -> T:
         """Ask the engine with the most room; if it is gone, another one that is not."""

@@ -21,7 +21,7 @@ class SGLangServer(HttpEngine):
 
     health_path = "/health"
 
-    async def _generate_wrapper(self, **kwargs: Any) -> Generation:
+    async def _generate_once(self, **kwargs: Any) -> Generation:
         prompt = prompt_of(kwargs)
         answers = await self._generate(prompt, kwargs, {"return_logprob": True, "return_prompt_token_ids": True})
         echoed = answers[0]["meta_info"].get("prompt_token_ids") or answers[0].get("prompt_token_ids")

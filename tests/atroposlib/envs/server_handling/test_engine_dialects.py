@@ -34,7 +34,7 @@ class PatchedVllm(StubEngine):
         prompt = ids_of(prompt)
         sampled = echo(prompt, body.get("max_tokens") or 16)
         rows = [[{str(token): logprob(i, token)}] for i, token in enumerate(sampled)]
-        n = body.get("n") or 1
+        n = min(body.get("n") or 1, self.max_n)
         return web.json_response(
             {
                 "text": [""] * n,
@@ -68,7 +68,7 @@ class Sglang(StubEngine):
         if body.get("logprob_start_len") == 0:
             told["input_token_logprobs"] = [[None, prompt[0], None]] + [[-0.5, token, None] for token in prompt[1:]]
             told["input_top_logprobs"] = [None] + [[[-2.0, 7, None], [-0.5, token, None]] for token in prompt[1:]]
-        answers = [{"text": "", "output_ids": sampled, "meta_info": told}] * (sampling.get("n") or 1)
+        answers = [{"text": "", "output_ids": sampled, "meta_info": told}] * min(sampling.get("n") or 1, self.max_n)
         return web.json_response(answers if len(answers) > 1 else answers[0])
 
 
@@ -87,7 +87,7 @@ class OldTrl(StubEngine):
         prompt = ids_of(body["prompts"][0])
         sampled = echo(prompt, body.get("max_tokens") or 16)
         row = [logprob(i, token) for i, token in enumerate(sampled)]
-        n = body.get("n") or 1
+        n = min(body.get("n") or 1, self.max_n)
         answer = {"prompt_ids": [prompt], "completion_ids": [sampled] * n}
         if self.with_logprobs:
             answer["logprobs"] = [[[value] for value in row] if self.nested else row] * n
@@ -126,6 +126,18 @@ async def test_ids_and_logprobs_come_out_as_the_engine_sampled_them(manager):
     answer = await manager.tokens_and_logprobs_completion(input_ids=PROMPT, max_tokens=100, n=2, temperature=1.0)
     logprobs = [logprob(i, token) for i, token in enumerate(expected)]
     assert answer == (PROMPT, [expected] * 2, [logprobs] * 2, ["stop"] * 2)
+
+
+@engines
+@pytest.mark.parametrize("max_n", [1, 2])
+async def test_an_engine_that_gives_fewer_completions_is_asked_for_the_rest(manager, max_n):
+    manager.engine.max_n = max_n
+    for _ in range(2):
+        answer = await manager.generate(input_ids=PROMPT, max_tokens=9, n=4)
+        assert [completion.ids for completion in answer.completions] == [echo(PROMPT, 9)] * 4
+    async with manager.managed_server(tokenizer=ByteTokenizer()) as managed:
+        chat = await managed.chat_completion(messages=[{"role": "user", "content": "hi"}], max_tokens=9, n=3)
+        assert len(managed.get_state()["nodes"]) == len(chat.choices) == 3
 
 
 @engines
@@ -278,5 +290,6 @@ async def test_sglang_gets_its_own_names_and_what_is_no_sampling_parameter_besid
 
 @pytest.mark.parametrize("manager", [(StubEngine, "vllm")], indirect=True)
 async def test_an_engine_that_cannot_score_says_so(manager):
+    manager.engine.change = lambda answer: answer["choices"][0].update(prompt_logprobs=None)
     with pytest.raises(NotTokenExact, match="does not score"):
         await manager.get_logprobs(input_ids=PROMPT)

@@ -140,6 +140,30 @@ async def test_split_token_completions_keep_ids_and_logprobs_together():
     assert reasons == ["stop"] * 5
 
 
+async def test_recorded_completions_are_split_too_each_with_a_seed_of_its_own():
+    replies = iter(f"reply {i}" for i in range(5))
+    server = ScriptedServer(lambda request: next(replies))
+    async with ServerManager([server]) as manager:
+        manager.max_n_completions = 2  # as the command line sets it
+        async with manager.managed_server() as managed:
+            answer = await managed.chat_completion(messages=HI, n=5, seed=7)
+            nodes = managed.get_state()["nodes"]
+    asked = [(request.arguments["n"], request.arguments["seed"]) for request in server.requests]
+    assert sorted(asked, key=lambda each: each[1]) == [(2, 7), (2, 9), (1, 11)]
+    assert {choice.message.content for choice in answer.choices} == {f"reply {i}" for i in range(5)}
+    assert len(nodes) == 5
+
+
+async def test_portions_that_consumed_other_prompts_are_no_answer():
+    engines = StubEngine(), StubEngine()
+    engines[1].change = lambda answer: answer["choices"][0].update(prompt_token_ids=[66])
+    async with serving(engines[0]) as first, serving(engines[1]) as second:
+        configs = [APIServerConfig(base_url=url, model_name="stub") for url in (first, second)]
+        async with ServerManager(configs, max_n_completions=1) as manager:
+            with pytest.raises(NotTokenExact, match="consumed 1 ids where 2 were sent"):
+                await manager.generate(input_ids=[65, 66], n=2)
+
+
 async def test_the_probe_reports_the_worst_engine_and_the_smallest_context():
     exact, inexact = ScriptedServer(max_model_len=100), ScriptedServer(token_exact=False, max_model_len=50)
     async with ServerManager([exact, inexact]) as manager:
