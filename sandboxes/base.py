@@ -11,18 +11,20 @@ Promises every backend keeps:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from sandboxes.errors import SandboxTimeout, SandboxUnavailable
 
 WORKDIR = "/workspace"
 ALIVE_S = 5.0
 Network = Literal["none", "bridge"]
+_LEAST = {"cpus": 0.001, "memory_mb": 1, "pids": 1, "disk_mb": 1}
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,20 @@ class SandboxSpec:
     """A tuple names the only hosts that the box may reach; a backend that cannot hold it to them refuses."""
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError, naming the field, for what no box can have."""
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not least <= value < math.inf:
+                raise ValueError(f"SandboxSpec.{name} must be at least {least}, not {value!r}")
+        if not self.workdir.startswith("/"):
+            raise ValueError(f"SandboxSpec.workdir must be an absolute path in the box, not {self.workdir!r}")
+        if isinstance(self.network, str) and self.network not in get_args(Network):
+            raise ValueError(
+                f"SandboxSpec.network is 'none', 'bridge' or a tuple of hosts such as ('pypi.org',), "
+                f"not {self.network!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -85,7 +101,10 @@ class Shell(ABC):
 
     @abstractmethod
     async def run(self, command: str, *, timeout_s: float = 180.0, output_limit: int = 50_000) -> ExecResult:
-        """Run shell text; both streams come merged, in order, in ``stdout``."""
+        """Run shell text; both streams come merged, in order, in ``stdout``.
+
+        Raises: SandboxClosed, SandboxTimeout.
+        """
 
 
 class Pipe(ABC):
@@ -181,7 +200,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def shell(self) -> Shell:
-        """A new session; cheap, started at its first command."""
+        """A new session; cheap, started at its first command. Raises: SandboxClosed."""
 
     @abstractmethod
     async def read(self, path: str, *, limit: int = 100_000_000, user: str | None = None) -> bytes:
@@ -217,28 +236,41 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def start(self, command: str, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
-        """Start shell text in the background and return its process id (``proc_…``)."""
+        """Start shell text in the background and return its process id (``proc_…``). Raises: SandboxClosed."""
 
     @abstractmethod
     async def poll(self, process_id: str) -> ProcessStatus:
-        """Raises: KeyError where this box has no such process."""
+        """How a background process stands. Raises: KeyError where this box has none of this id; SandboxClosed."""
 
     @abstractmethod
     async def send(self, process_id: str, data: bytes, *, eof: bool = False) -> None:
-        """Write to the standard input of a background process."""
+        """Write to the standard input of a background process, or end it; one that has ended takes nothing.
+
+        Raises: KeyError where this box has none of this id; SandboxClosed.
+        """
 
     @abstractmethod
     async def kill(self, process_id: str) -> None:
-        """Kill a background process with all that it started."""
+        """Kill a background process with all that it started; one that has ended is left as it is.
+
+        Raises: KeyError where this box has none of this id; SandboxClosed.
+        """
 
     @abstractmethod
     async def processes(self) -> list[ProcessStatus]:
-        """The background processes of this box, in order of start."""
+        """The background processes of this box, in order of start. Raises: SandboxClosed."""
 
     @abstractmethod
     async def kill_all(self) -> int:
-        """Kill every process of the box but its own; returns how many there were. Done before grading."""
+        """Kill every process of the box but its own; returns how many there were. Done before grading.
+
+        Raises: SandboxClosed, SandboxTimeout.
+        """
 
     @abstractmethod
     async def close(self) -> None:
-        """Remove the box and all that it made."""
+        """Remove the box and all that it made.
+
+        Raises: SandboxError where something of it remains; the message says what. A sweep of ``sandboxes.reaper``
+        removes it once this process has ended.
+        """

@@ -56,13 +56,14 @@ async def start(spec: SandboxSpec, *, maker: Maker | None = None) -> BubblewrapS
     try:
         await finish(preparing)
         limits, plan = preparing.result()
+        user = _default_user(spec, plan, maker)
         with maker.program(plan) as program:
             launched = await launch(program)
     except BaseException:
         if preparing.exception() is None:
             await asyncio.to_thread(preparing.result()[0].remove)
         raise
-    box = BubblewrapSandbox(box_id, spec, launched, limits, _default_user(spec, plan, maker))
+    box = BubblewrapSandbox(box_id, spec, launched, limits, user)
     try:
         await _make_ready(box, launched, maker)
         await open_hosts(box)
@@ -105,6 +106,7 @@ async def _make_ready(box: BubblewrapSandbox, launched: Launched, maker: Maker) 
     hello = launched.channel.hello
     if hello is None or hello.pid != 1:
         raise SandboxStartError("the runner is not the first process of its box, so nothing is run in it")
+    await box.check_user()
     if not maker.gives_folders:
         await box.give_folders()
 
@@ -146,11 +148,19 @@ def _plan(spec: SandboxSpec, limits: Limits) -> Plan:
 
 
 def _default_user(spec: SandboxSpec, plan: Plan, maker: Maker) -> str | None:
-    """None where the box has a single id. bwrap started by root keeps the ids of the machine."""
+    """None where the box has a single id. bwrap started by root keeps the ids of the machine.
+
+    Raises: SandboxUnavailable where that is not the user of the spec.
+    """
     many_ids = os.geteuid() == 0 if maker is BWRAP else plan.ids is not None
-    if not many_ids:
-        return None
-    return spec.user or ("agent" if spec.root is None else str(USER_ID))
+    if many_ids:
+        return spec.user or ("agent" if spec.root is None else str(USER_ID))
+    if spec.user is not None:
+        raise SandboxUnavailable(
+            f"the user {spec.user!r} was asked for, but the boxes that {maker.name} makes here have a single user; "
+            "start them as root, or leave SandboxSpec.user out"
+        )
+    return None
 
 
 @functools.cache

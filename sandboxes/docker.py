@@ -98,6 +98,7 @@ class DockerSandbox(RunnerSandbox):
         self._container = container
 
     async def _prepare(self) -> None:
+        await self.check_user()
         await asyncio.gather(self._prepare_names(), self._prepare_workdir())
 
     async def _prepare_names(self) -> None:

@@ -50,6 +50,8 @@ async def start(spec: SandboxSpec) -> LocalSandbox:
     check()
     if (spec.image, spec.build, spec.root) != (None, None, None):
         raise SandboxUnavailable("a local sandbox has no image: it runs on this machine; use docker or bubblewrap")
+    if spec.user is not None:
+        raise SandboxUnavailable(f"a local sandbox runs as you, not as {spec.user!r}; use docker or bubblewrap")
     if not isinstance(spec.network, str):
         raise SandboxUnavailable(f"a local sandbox cannot be held to a list of hosts ({spec.network})")
     _warn_once()

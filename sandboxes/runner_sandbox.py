@@ -16,7 +16,13 @@ from typing import Any
 
 from sandboxes.base import ALIVE_S, ExecResult, Pipe, ProcessStatus, Sandbox, SandboxSpec, Shell
 from sandboxes.channel import Call, Channel, Finished
-from sandboxes.errors import OutputLimitExceeded, SandboxClosed, SandboxFileError, SandboxTimeout
+from sandboxes.errors import (
+    OutputLimitExceeded,
+    SandboxClosed,
+    SandboxFileError,
+    SandboxStartError,
+    SandboxTimeout,
+)
 from sandboxes.frames import Command, Run
 from sandboxes.results import exec_result
 from sandboxes.shell import RunnerShell
@@ -292,6 +298,16 @@ class RunnerSandbox(Sandbox):
         """Make a folder that belongs to the box's user; for backends, at the start of a box."""
         operation = replace(self._file_operation("give", path, self._user or ""), user=None)
         self._check(await self._channel.run(operation), path)
+
+    async def check_user(self) -> None:
+        """For backends, at the start of a box.
+
+        Raises: SandboxStartError where the box has no user of the name in its spec.
+        """
+        if self.spec.user is not None and self._user is not None:
+            result = await self.exec(["true"], cwd="/")
+            if result.exit_code != 0:
+                raise SandboxStartError(f"the box has no user {self.spec.user!r}: {result.output.strip()}")
 
     def _file_operation(self, name: str, path: str, *arguments: str, user: str | None = None) -> Command:
         self._require_open()

@@ -11,6 +11,7 @@ import os
 import random
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from sandboxes import (
     SandboxClosed,
     SandboxFileError,
     SandboxSpec,
+    SandboxStartError,
+    SandboxUnavailable,
     open_sandbox,
     start_sandbox,
 )
@@ -618,3 +621,8 @@ async def test_no_socket_of_a_daemon_is_inside(box: Sandbox):
         pytest.skip("local boxes are not closed")
     found = await box.exec("find / -xdev -type s 2>/dev/null; ls /var/run/docker.sock /run/docker.sock", user="root")
     assert found.stdout == b""
+
+
+async def test_a_user_that_the_box_does_not_have_is_refused_at_its_start(backend: str):
+    with pytest.raises((SandboxStartError, SandboxUnavailable), match="nosuch"):
+        await start_sandbox(backend, replace(SPEC, user="nosuch"))
