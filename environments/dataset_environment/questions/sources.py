@@ -19,11 +19,13 @@ from typing import Any
 
 from atroposlib.errors import ConfigError
 from atroposlib.hub import hub_answers
+from environments.dataset_environment.questions.csv_cells import as_text, with_numbers
+from environments.dataset_environment.questions.json_rows import JsonRows, as_objects
 
 logger = logging.getLogger(__name__)
 
 Rows = Any
-"""A ``datasets.Dataset``: a sequence of mappings that is read from disk as it is needed."""
+"""A ``datasets.Dataset`` or ``JsonRows``: a sequence of mappings that is read from disk as it is needed."""
 
 PACKAGE = "package:"
 BUILDERS: Mapping[str, str] = {
@@ -64,7 +66,9 @@ def load_rows(source: Source) -> Rows:
     datasets = _library()
     datasets.disable_progress_bars()
     with _as_config_errors(source, datasets):
-        return _load(source, datasets)
+        rows = _load(source, datasets)
+        _warn_of_mixed_columns(rows, source, datasets)
+        return rows
 
 
 def _load(source: Source, datasets: Any) -> Rows:
@@ -87,10 +91,33 @@ def _load(source: Source, datasets: Any) -> Rows:
 
 
 def _load_files(source: Source, paths: Sequence[Path], datasets: Any) -> Rows:
-    builder = _builder_of(paths, source)
     options = {"delimiter": "\t"} if all(".tsv" in path.suffixes for path in paths) else {}
     files = {"train": [str(path) for path in paths]}
-    return datasets.load_dataset(builder, data_files=files, split=source.split, **options)
+    return _read(_builder_of(paths, source), source, datasets, data_files=files, **options)
+
+
+def _read(name: str, source: Source, datasets: Any, config: str | None = None, **options: Any) -> Rows:
+    """What ``load_dataset`` reads, but each value as it is written, unless the data set itself declares the types."""
+    builder = datasets.load_dataset_builder(name, config, **options)
+    guessed = builder.info.features is None
+    if guessed and builder.name == "json" and builder.config.field is None:
+        return _json_rows(dict(builder.config.data_files), source, datasets, options.get("cache_dir"))
+    if guessed and builder.name == "csv":
+        options |= as_text(builder.config, datasets)
+        return with_numbers(datasets.load_dataset(name, config, split=source.split, **options), datasets)
+    return datasets.load_dataset(name, config, split=source.split, **options)
+
+
+def _json_rows(files: Mapping[str, Any], source: Source, datasets: Any, cache_dir: str | None) -> JsonRows:
+    filled = {split: [path for path in paths if Path(path).stat().st_size] for split, paths in files.items()}
+    filled = {split: paths for split, paths in filled.items() if paths}
+    lines = datasets.load_dataset("text", data_files=filled, cache_dir=cache_dir) if filled else {}
+    objects = {name: as_objects(each, datasets) for name, each in lines.items()}
+    columns = dict.fromkeys(column for _, names in objects.values() for column in names)
+    if not columns:
+        raise ConfigError(f"{source.setting}: {source} has no rows: its files are empty")
+    rows = _part_of({name: each for name, (each, _) in objects.items()}, source.split, datasets)
+    return JsonRows(rows, list(columns))
 
 
 def _builder_of(paths: Sequence[Path], source: Source) -> str:
@@ -128,10 +155,15 @@ def _load_saved(source: Source, path: Path, datasets: Any) -> Rows:
     """A folder that ``save_to_disk`` wrote, with the same words for splits and slices as elsewhere."""
     saved = datasets.load_from_disk(str(path))
     splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
-    lengths = {name: len(rows) for name, rows in splits.items()}
-    wanted = datasets.ReadInstruction.from_spec(source.split).to_absolute(lengths)
+    return _part_of(splits, source.split, datasets)
+
+
+def _part_of(splits: Mapping[str, Any], wanted: str, datasets: Any) -> Any:
+    """The rows that words such as ``train[:10]+test`` mean. Raises: ValueError where they mean none."""
+    lengths = {str(name): len(rows) for name, rows in splits.items()}
     parts = [
-        splits[part.splitname].select(range(part.from_ or 0, _end(part.to, lengths[part.splitname]))) for part in wanted
+        splits[part.splitname].select(range(part.from_ or 0, _end(part.to, lengths[part.splitname])))
+        for part in datasets.ReadInstruction.from_spec(wanted).to_absolute(lengths)
     ]
     return parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
 
@@ -144,10 +176,10 @@ def _load_folder(source: Source, path: Path, datasets: Any) -> Rows:
     """A folder of data files, as the hub's repositories are: with configurations, or without."""
     # of its own accord the cache would not notice that a file of a configuration has changed
     cache = Path(datasets.config.HF_DATASETS_CACHE) / "folders" / _state_of(path)
-    load = partial(datasets.load_dataset, split=source.split, cache_dir=str(cache))
+    load = partial(_read, source=source, datasets=datasets, cache_dir=str(cache))
     known = datasets.get_dataset_config_names(str(path))
     if source.config is None or source.config in known:
-        return load(str(path), source.config)
+        return load(str(path), config=source.config)
     if (path / source.config).is_dir():
         return load(str(path / source.config))
     if known != ["default"]:
@@ -190,6 +222,18 @@ def _how_to_get(source: Source, problem: str) -> str:
 def _is_cached(source: Source, datasets: Any) -> bool:
     """Whether an earlier run left it in the cache, from which ``datasets`` takes it without a network."""
     return (Path(datasets.config.HF_DATASETS_CACHE) / source.name.replace("/", "___")).is_dir()
+
+
+def _warn_of_mixed_columns(rows: Rows, source: Source, datasets: Any) -> None:
+    """Say where ``datasets`` has mixed texts up with what they look like, which cannot be undone."""
+    mixed = [name for name, each in (getattr(rows, "features", None) or {}).items() if "Json(" in repr(each)]
+    if mixed:
+        logger.warning(
+            "%s was prepared with values of several types in %s: texts there that look like numbers come back as "
+            "numbers. Set dataset_path to its JSON files, which are read as they are",
+            source,
+            ", ".join(mixed),
+        )
 
 
 # the library

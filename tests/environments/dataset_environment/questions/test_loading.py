@@ -113,7 +113,7 @@ def test_rows_without_question_or_answer_are_left_out(here, caplog):
         ({"answer_field": "solution"}, "answer_field: .* Its columns are: question, answer"),
         ({"answer_field": None}, "answer_field is not set, and a reward function needs the right answers"),
         ({"prompt_template": "{{ q }}"}, "prompt_template: 'q' is undefined"),
-        ({"split": "train[:0]"}, "corresponds to no data"),
+        ({"split": "train[:0]"}, r"split train\[:0\] has no rows"),
         ({"dataset_name": None}, "--env.dataset_name, or --env.dataset_path"),
         ({"few_shot": 40}, "40 solved rows are to be shown"),
         ({"few_shot": 1, "answer_field": None, "needs_answer": False}, "few_shot shows solved rows"),

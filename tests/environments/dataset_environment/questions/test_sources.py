@@ -4,6 +4,8 @@ import time
 
 import datasets
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atroposlib import hub
 from atroposlib.errors import ConfigError
@@ -69,14 +71,83 @@ def test_several_files_match_a_pattern(tmp_path):
     assert load(tmp_path / "part-*.jsonl") == ROWS
 
 
-def test_answers_of_different_types_stay_what_they_are(tmp_path):
+ANY_JSON = [
+    {"q": "a", "answer": 1},
+    {"q": "b", "answer": "007"},
+    {"q": "c", "answer": ["1.10", 2, "true", [None, "1e3"]]},
+    {"q": "d", "answer": None, "date": "2020-01-01"},
+    {"q": "e", "answer": 12345678901234567890123, "meta": {"gold": "1.0"}},
+    {"q": "f", "answer": {"of": "3"}, "date": "2020-01-01T10:00:00", "meta": {"gold": 1}},
+]
+
+
+def with_all_columns(rows):
+    return [{"q": None, "answer": None, "date": None, "meta": None} | row for row in rows]
+
+
+def as_lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        as_lines(ANY_JSON),
+        "\ufeff\n" + as_lines(ANY_JSON).replace("\n", "\r\n\r\n"),
+        json.dumps(ANY_JSON),
+        "\ufeff" + json.dumps(ANY_JSON, indent=1),
+        "\n".join(json.dumps(row, indent=1) for row in ANY_JSON),
+    ],
+)
+def test_every_value_of_json_is_what_is_written(tmp_path, text):
+    (tmp_path / "d.json").write_text(text)
+    assert load(tmp_path / "d.json") == with_all_columns(ANY_JSON)
+    assert load(tmp_path / "d.json", "train[1:3]") == with_all_columns(ANY_JSON[1:3])
+
+
+def test_values_of_a_folder_are_what_is_written(here):
+    write_jsonl(here / "flat" / "train.jsonl", ANY_JSON)
+    assert load("flat") == with_all_columns(ANY_JSON)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"a": st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=4)}
+        ),
+        min_size=1,
+    )
+)
+@settings(max_examples=10, deadline=None)
+def test_whatever_was_written_as_json_lines_comes_back(tmp_path_factory, rows):
+    assert load(write_jsonl(tmp_path_factory.mktemp("any") / "d.jsonl", rows)) == rows
+
+
+def test_one_object_of_columns_and_a_list_of_texts_are_rows_too(tmp_path):
+    (tmp_path / "columns.json").write_text('{"q": ["a", "b"],\n "answer": ["1", 2]}')
+    (tmp_path / "texts.json").write_text('["007", "x"]')
+    assert load(tmp_path / "columns.json") == [{"q": "a", "answer": "1"}, {"q": "b", "answer": 2}]
+    assert load(tmp_path / "texts.json") == [{"text": "007"}, {"text": "x"}]
+
+
+def test_cells_of_a_csv_file_are_what_is_written(here):
+    text = "q,answer,right,share\na,NA,0,0.5\nb,None,1,\nc,007,2,1.25\nd,,3,2.5\n"
     rows = [
-        {"q": "a", "answer": 1},
-        {"q": "b", "answer": "x"},
-        {"q": "c", "answer": ["y", 2]},
-        {"q": "d", "answer": None},
+        {"q": "a", "answer": "NA", "right": 0, "share": 0.5},
+        {"q": "b", "answer": "None", "right": 1, "share": None},
+        {"q": "c", "answer": "007", "right": 2, "share": 1.25},
+        {"q": "d", "answer": None, "right": 3, "share": 2.5},
     ]
-    assert load(write_jsonl(tmp_path / "mixed.jsonl", rows)) == rows
+    (here / "d.csv").write_text(text)
+    (here / "folder").mkdir()
+    (here / "folder" / "train.csv").write_text(text)
+    assert load("d.csv") == load("folder") == rows
+
+
+def test_texts_that_were_mixed_up_when_the_data_was_prepared_are_warned_of(tmp_path, caplog):
+    datasets.Dataset.from_list([{"a": "007"}, {"a": [1]}], on_mixed_types="use_json").save_to_disk(tmp_path / "saved")
+    load(tmp_path / "saved")
+    assert "several types in a: texts there that look like numbers come back as numbers" in caplog.text
 
 
 def test_a_folder_of_the_hubs_name_goes_before_the_hub(here):
@@ -119,7 +190,8 @@ def test_a_file_of_an_installed_package_is_found_by_the_package(tmp_path, monkey
         ("./nowhere", "train", None, "there is no file or folder './nowhere'"),
         ("parts-*.jsonl", "train", None, "no file matches"),
         ("notes.pdf", "train", None, "cannot tell the format of notes.pdf"),
-        ("broken.jsonl", "train", None, "broken.jsonl, split train cannot be read"),
+        ("broken.jsonl", "train", None, "broken.jsonl, split train cannot be read: .*Expecting value: line 2"),
+        ("numbers.jsonl", "train", None, "a row is an object or a text, not 2"),
         ("empty", "train", None, "empty, split train cannot be read"),
         ("nothing.jsonl", "train", None, "nothing.jsonl, split train has no rows: its files are empty"),
         ("package:no_such_package/x.jsonl", "train", None, "not installed: pip install no-such-package"),
@@ -130,6 +202,7 @@ def test_what_cannot_be_read_is_one_message_that_names_it(here, name, split, con
     write_gsm8k(here / "gsm8k")
     (here / "notes.pdf").write_text("%PDF")
     (here / "broken.jsonl").write_text('{"a": 1}\n{"a": \n')
+    (here / "numbers.jsonl").write_text('{"a": 1}\n2\n')
     (here / "empty").mkdir()
     (here / "nothing.jsonl").touch()
     with pytest.raises(ConfigError, match=complaint):
