@@ -23,15 +23,14 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 from atroposlib.envs.groups import collect_members, fewest_members, merge_items
-from atroposlib.envs.items import next_item, no_items
-from atroposlib.envs.server_handling.server_manager import EngineFacts, ServerManager
+from atroposlib.envs.server_handling.server_manager import EngineFacts
 from atroposlib.errors import ConfigError
 from atroposlib.wire import ScoredDataGroup, ScoredDataItem
 from environments.agent_loop import AgentResult
@@ -48,12 +47,14 @@ from environments.rollouts.evaluation import (
     summarise,
 )
 from environments.rollouts.grading import as_invalid, valid_reward
-from environments.rollouts.judge import judge_answer, open_judge
+from environments.rollouts.held_out import evaluation_items
+from environments.rollouts.hooks import wrap_hooks
+from environments.rollouts.judge import Judge
 from environments.rollouts.player import Messages, OfferedTools, Rollout, RolloutPlayer, Split
 from environments.rollouts.samples import trained_sequences, untrained_sequence
 from environments.rollouts.statistics import RolloutStatistics
-from environments.tool_context import ToolContext, bridged, bridged_method
-from environments.tools.toolsets import draw_toolsets, resolve_tools, toolsets_of
+from environments.rollouts.tool_choice import ToolChoice
+from environments.tool_context import ToolContext, bridged
 from environments.tools.workspaces import (
     BoxPlan,
     Workspace,
@@ -61,7 +62,6 @@ from environments.tools.workspaces import (
     WorkspaceScope,
     current_scope,
     open_boxes,
-    workspace_scope,
 )
 from sandboxes.base import SandboxSpec
 
@@ -89,9 +89,7 @@ class HermesAgentBaseEnv(BaseEnv):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name, around in _WRAPPED.items():
-            if name in cls.__dict__:
-                setattr(cls, name, around(cls.__dict__[name]))
+        wrap_hooks(cls)
 
     def __init__(
         self, config: HermesAgentEnvConfig, server_configs: Any, slurm: bool = False, testing: bool = False
@@ -101,14 +99,13 @@ class HermesAgentBaseEnv(BaseEnv):
         self._index = 0
         self._reward_buffer: list[float] = []
         self._statistics = RolloutStatistics()
-        self._groups_drawn = itertools.count()
         self._player = RolloutPlayer(config, self.server, self._engine_facts, lambda: self.tokenizer)
-        self._judge: ServerManager | None = None
-        self._self_judged = False
+        self._judge = Judge(config, self.server)
+        self._tools = ToolChoice(config)
         self._boxes = RunBoxes(config)
         self._begun = False
         self._only_evaluates = False
-        self._tools_need_boxes = any(tool.needs_box for tool in resolve_tools(*self._toolsets()))
+        self._tools_need_boxes = any(tool.needs_box for tool in self._tools.all_tools())
 
     # -- what a subclass implements
 
@@ -239,32 +236,13 @@ class HermesAgentBaseEnv(BaseEnv):
 
         Raises: RewardError where the judge gives no score.
         """
-        config = self.config
-        if config.judge_base_url is None:
-            if not self._self_judged:
-                logger.warning("No judge is set (--env.judge_base_url): the policy's own engine judges its answers.")
-            self._self_judged = True
-            return await judge_answer(self.server, item, response)
-        if self._judge is None:
-            self._judge = open_judge(config.judge_base_url, config.judge_model_name, config.judge_api_key_env)
-        return await judge_answer(self._judge, item, response)
+        return await self._judge.score(item, response)
 
     # -- tools and boxes
 
     def _resolve_tools_for_group(self) -> OfferedTools:
         """Schemas and names for one group: the enabled toolsets, or those drawn by the run's seed."""
-        enabled, disabled = self._toolsets()
-        if self.config.distribution is not None:
-            draw = random.Random(f"{self.config.seed}:{next(self._groups_drawn)}")
-            enabled = draw_toolsets(self.config.distribution, draw)
-        offered = resolve_tools(enabled, disabled)
-        return [tool.schema() for tool in offered], {tool.name for tool in offered}
-
-    def _toolsets(self) -> tuple[list[str] | None, list[str] | None]:
-        """All toolsets that may be offered, and those taken away. Raises: ConfigError for an unknown distribution."""
-        config = self.config
-        drawn_from = config.distribution
-        return (config.enabled_toolsets if drawn_from is None else toolsets_of(drawn_from)), config.disabled_toolsets
+        return self._tools.next_group()
 
     def bind_item(self, task_id: str, item: Any) -> None:
         """Give a task of a hand-written loop the box of an item: its image and its files.
@@ -301,7 +279,7 @@ class HermesAgentBaseEnv(BaseEnv):
         While training it does not, since the policy is another each time.
         """
         started = time.time()
-        items = await self._evaluation_items()
+        items = await evaluation_items(self, self.config.eval_size)
         folder = self.config.data_dir_to_save_evals if self._only_evaluates else None
         token = _group_tools.set(self._resolve_tools_for_group())
         try:
@@ -335,21 +313,6 @@ class HermesAgentBaseEnv(BaseEnv):
         async with self._scope(item) as scope:
             rollout = await self._play(list(messages), scope, split="eval")
             return sample_of(messages, rollout.result, await self._grade(item, rollout))
-
-    async def _evaluation_items(self) -> list[Any]:
-        """The held-out items, or a seeded draw of all items where ``setup`` held none out. Raises: ConfigError."""
-        size = self.config.eval_size
-        held_out = getattr(self, "eval_items", None) or getattr(self, "_eval_items", None)
-        if held_out:
-            return list(held_out)[:size]
-        logger.warning("setup() set no eval_items: the evaluation takes training items, which are not held out.")
-        items = list(getattr(self, "items", None) or getattr(self, "_items", None) or ())
-        if items:
-            return random.Random(self.config.seed).sample(items, min(size or len(items), len(items)))
-        drawn = [item for _ in range(size or 1) if (item := await next_item(self)) is not None]
-        if not drawn:
-            raise ConfigError(no_items(self))
-        return drawn
 
     def _evaluation_settings(self) -> dict[str, Any]:
         config = self.config
@@ -418,47 +381,14 @@ class HermesAgentBaseEnv(BaseEnv):
 
     async def aclose(self) -> None:
         """Close the judge's connections and all of the base's."""
-        if self._judge is not None:
-            await self._judge.close()
+        await self._judge.close()
         await super().aclose()
 
-    async def _begin(self) -> None:
+    async def _begin_once(self) -> None:
         """Before ``setup``: boxes can be had, and a setup that shuffles does so alike in every run."""
+        if self._begun:
+            return
+        self._begun = True
         if self._tools_need_boxes:
             await self._boxes.prepare()
         random.seed(self.config.seed)
-
-
-def _evaluating(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An ``evaluate`` whose tasks find boxes, all of which are closed when it ends."""
-    evaluate = bridged_method(function)
-
-    @functools.wraps(function)
-    async def run(self: HermesAgentBaseEnv, *args: Any, **kwargs: Any) -> Any:
-        async with workspace_scope(self._unbound_plan()):
-            return await evaluate(self, *args, **kwargs)
-
-    return run
-
-
-def _starting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A ``setup`` that begins with the base's own checks, once, however deep the classes are."""
-
-    @functools.wraps(function)
-    async def run(self: HermesAgentBaseEnv, *args: Any, **kwargs: Any) -> Any:
-        if not self._begun:
-            self._begun = True
-            await self._begin()
-        return await function(self, *args, **kwargs)
-
-    return run
-
-
-_WRAPPED: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "compute_reward": bridged_method,
-    "compute_group_rewards": bridged_method,
-    "prepare_box": bridged_method,
-    "evaluate": _evaluating,
-    "setup": _starting,
-}
-"""What is put around the methods that a subclass defines."""

@@ -28,11 +28,9 @@ from environments.dataset_environment.questions.division import shuffled
 from environments.dataset_environment.rewards import make_rewards, needs_answers, needs_box
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.rollouts.evaluation import Sample, sample_of
-from environments.rollouts.judge import open_judge
 from environments.tool_context import ToolContext
 
 if TYPE_CHECKING:
-    from atroposlib.envs.server_handling.server_manager import ServerManager
     from environments.agent_loop import AgentResult
     from environments.rollouts.player import Messages, Rollout, Split
     from environments.tools.workspaces import WorkspaceScope
@@ -185,19 +183,12 @@ class DatasetEnv(HermesAgentBaseEnv):
             item_id=item.id,
             prompt=item.prompt,
             config=self.config,
-            judge=self._judge_engine(),
+            judge=self._judge.engine(),
             **keywords,
         )
         for each in scores:
             logger.debug("%s: %s", each.item_id, each.error or each.reward)
         return scores
-
-    def _judge_engine(self) -> ServerManager | None:
-        """The engine of ``judge_base_url``, for rewards that ask a model; None: each asks its own."""
-        config = self.config
-        if config.judge_base_url is not None and self._judge is None:
-            self._judge = open_judge(config.judge_base_url, config.judge_model_name, config.judge_api_key_env)
-        return self._judge
 
     async def attempt(self, item: Question, split: Split = "train") -> Trial:
         """Let the model answer, and judge it. Raises: RolloutInvalid where the engine or the box failed."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atroposlib.errors import RewardError
+
+if TYPE_CHECKING:
+    from atroposlib.envs.server_handling.server_manager import ServerManager
+    from environments.hermes_config import HermesAgentEnvConfig
+
+logger = logging.getLogger(__name__)
 
 INSTRUCTIONS = (
     "You grade an answer. You are given a task as JSON, with a reference answer where there is one, and the answer "
@@ -51,9 +58,39 @@ def read_score(verdict: str) -> float | None:
     return score if 0.0 <= score <= 1.0 else None
 
 
-def open_judge(base_url: str, model_name: str | None, api_key_env: str | None) -> Any:
-    """The judge's engine. Raises: ConfigError where the variable of its key is not set."""
-    from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerManager
+class Judge:
+    """Who judges the answers of a run: the engine at ``judge_base_url``, else the policy's own, with a warning."""
 
-    config = APIServerConfig(base_url=base_url, model_name=model_name or "default", api_key_env=api_key_env)
-    return ServerManager([config])
+    def __init__(self, config: HermesAgentEnvConfig, policy: ServerManager) -> None:
+        self._config = config
+        self._policy = policy
+        self._engine: ServerManager | None = None
+        self._self_judged = False
+
+    def engine(self) -> ServerManager | None:
+        """The engine of ``judge_base_url``, opened at its first use; None where none is set.
+
+        Raises: ConfigError where the variable of its key is not set.
+        """
+        from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerManager
+
+        config = self._config
+        if config.judge_base_url is not None and self._engine is None:
+            model, key = config.judge_model_name or "default", config.judge_api_key_env
+            self._engine = ServerManager(
+                [APIServerConfig(base_url=config.judge_base_url, model_name=model, api_key_env=key)]
+            )
+        return self._engine
+
+    async def score(self, item: Any, answer: str) -> float:
+        """See ``judge_answer``."""
+        engine = self.engine()
+        if engine is None and not self._self_judged:
+            logger.warning("No judge is set (--env.judge_base_url): the policy's own engine judges its answers.")
+            self._self_judged = True
+        return await judge_answer(engine or self._policy, item, answer)
+
+    async def close(self) -> None:
+        """Close the connections of the judge's engine."""
+        if self._engine is not None:
+            await self._engine.close()
