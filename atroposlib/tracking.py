@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -195,6 +196,7 @@ class WandbTracker(Tracker):
         self._table = table
         self._prefix = prefix
         self._last_step = 0
+        self._finished = False
 
     def log(self, metrics: Mapping[str, object], step: int) -> None:
         values = {f"{self._prefix}{name}": self._value(value) for name, value in metrics.items()}
@@ -213,6 +215,10 @@ class WandbTracker(Tracker):
 
     def finish(self) -> None:
         self._run.finish()
+        if self._run.offline and not self._finished:
+            folder = Path(self._run.dir).parent
+            logger.info("metrics are in %s. To send them to wandb: wandb sync %s", folder, shlex.quote(str(folder)))
+        self._finished = True
 
 
 def make_tracker(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -157,9 +158,19 @@ def report(run: Run, seconds: float) -> None:
         interval = f"{rate.low:.1%} - {rate.high:.1%}"
         table.add_row(name, f"{rate.rate:.1%}", interval, f"{rate.successes}/{rate.items}")
     run.console.print(table)
-    run.console.print(f"{seconds:.0f} s. Everything this run wrote is in {folder}:", soft_wrap=True)
+    for line in last_lines(run, seconds):
+        run.console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def last_lines(run: Run, seconds: float) -> Iterator[str]:
+    """What the run wrote, and the commands to look at it."""
+    folder = run.settings.folder
+    yield f"{seconds:.0f} s. Everything this run wrote is in {folder}:"
     for path in sorted(folder.iterdir()):
-        run.console.print(f"  {path.name}{'/' if path.is_dir() else ''}")
+        yield f"  {path.name}{'/' if path.is_dir() else ''}"
+    yield f"To look at the results: {shlex.join(['cat', str(folder / 'summary.json')])}"
+    policy = programs.newest_checkpoint(run.trainer_folder)
+    yield f"To serve the trained policy: {shlex.join([sys.executable, '-m', 'trainer.serve', '--model', str(policy)])}"
 
 
 async def quickstart(settings: Settings, console: Console) -> None:

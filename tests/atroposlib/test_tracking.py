@@ -132,9 +132,11 @@ def test_json_value_is_always_strict_json_and_stable(value):
 
 
 class RecordingRun:
-    """The two methods of a wandb run that the tracker calls."""
+    """What of a wandb run the tracker uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        self.offline = folder is not None
+        self.dir = str((folder or Path()) / "files")
         self.logged: list[tuple[int, dict]] = []
         self.finished = False
 
@@ -166,6 +168,16 @@ def test_wandb_steps_never_go_back_so_nothing_is_dropped():
     assert run.logged == [(5, {"a": 1}), (5, {"a": 2, "step": 3})]
 
 
+def test_a_run_that_wandb_kept_offline_ends_with_the_command_that_sends_it(caplog):
+    caplog.set_level("INFO")
+    for folder in (Path("runs/of a day"), None):
+        tracker = WandbTracker(RecordingRun(folder), table=None)
+        tracker.finish()
+        tracker.finish()
+    (record,) = caplog.records
+    assert record.message.endswith("To send them to wandb: wandb sync 'runs/of a day'")
+
+
 def test_without_wandb_the_metrics_go_to_jsonl_and_one_line_says_so(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})
@@ -186,9 +198,11 @@ def test_without_a_key_wandb_works_offline_and_one_line_says_so(tmp_path, monkey
     monkeypatch.setenv("NETRC", str(tmp_path / "absent"))
     tracker = make_tracker("wandb", tmp_path, project="p", name="n", config={"odd": Broken()})
     tracker.log({"a": np.float32(1), "t": Table(["text"], [["x"]])}, step=0)
+    assert [record.message for record in caplog.records if "works offline" in record.message]
+    caplog.set_level("INFO")
     tracker.finish()
-    assert list((tmp_path / "wandb").glob("offline-run-*"))
-    assert [record.message for record in caplog.records if "offline" in record.message]
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    assert caplog.records[-1].message.endswith(f"wandb sync {folder}")
 
 
 @pytest.mark.slow
