@@ -14,16 +14,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from atroposlib.envs.server_handling.chat_template import ChatTemplate
-from atroposlib.envs.server_handling.token_check import Problem, Reading, RecordedSample, problems_of
+from atroposlib.envs.server_handling.token_check import (
+    Problem,
+    Reading,
+    RecordedSample,
+    malformation,
+    problems_of,
+)
 from atroposlib.envs.server_handling.token_graph import MASKED
 from atroposlib.envs.server_handling.token_text import TokenText
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.errors import ConfigError
+from atroposlib.wire import MAX_TOKEN_ID
 
 AROUND = 6
 """Tokens shown before and after the one at fault."""
@@ -70,7 +77,7 @@ def check_file(path: Path, reading: Reading | None, strict: bool = False) -> Rep
         report.groups += 1
         for index in range(len(group["tokens"])):
             place = f"line {number}, sample {index}"
-            sample = _sample(group, index, place, path)
+            sample = RecordedSample.of(group, index)
             if not sample.trainable:
                 report.untrainable += 1
                 continue
@@ -131,7 +138,7 @@ def _number(value: Any) -> str:
 
 
 def _text(number: Any, tokens: TokenText | None) -> str:
-    if tokens is None or type(number) is not int or number < 0:
+    if tokens is None or type(number) is not int or not 0 <= number <= MAX_TOKEN_ID:
         return ""
     if tokens.vocabulary is not None and number >= tokens.vocabulary:
         return "(outside the vocabulary)"
@@ -153,16 +160,10 @@ def _group(line: bytes, place: str) -> Mapping[str, Any]:
         group = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise ConfigError(f"{place}: no JSON ({error})") from error
-    if not isinstance(group, dict) or not all(isinstance(group.get(key), list) for key in ("tokens", "masks")):
-        raise ConfigError(f"{place}: no scored group, which has tokens and masks")
-    return group
-
-
-def _sample(group: Mapping[str, Any], index: int, place: str, path: Path) -> RecordedSample:
-    try:
-        return RecordedSample.of(group, index)
-    except (IndexError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}, {place}: the lists of the group are not of one length ({error})") from error
+    fault = malformation(group)
+    if fault is not None:
+        raise ConfigError(f"{place}: {fault}")
+    return cast("Mapping[str, Any]", group)
 
 
 def _reading(name: str | None) -> Reading | None:
@@ -223,7 +224,7 @@ def _chosen(path: Path, place: str) -> RecordedSample:
         raise ConfigError(f"--show {place}: write LINE:SAMPLE, such as 1:0")
     for number, group in _groups(path):
         if number == int(line) and int(index) < len(group["tokens"]):
-            return _sample(group, int(index), f"line {line}, sample {index}", path)
+            return RecordedSample.of(group, int(index))
     raise ConfigError(f"--show {place}: {path} has no such sample")
 
 

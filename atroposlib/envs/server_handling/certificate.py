@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TypedDict
+
+from typing_extensions import TypedDict
 
 DIGEST_NAME = "sha256:i64-ids|i64-mask|f64-logprobs"
 

@@ -8,37 +8,87 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from atroposlib.envs.server_handling.certificate import digest
+from pydantic import TypeAdapter, ValidationError
+
+from atroposlib.envs.server_handling.certificate import Certificate, digest
 from atroposlib.envs.server_handling.token_graph import HIGHEST_LOGPROB, MASKED, PROMPT_LOGPROB
 from atroposlib.envs.server_handling.token_text import TokenText
+from atroposlib.wire import MAX_TOKEN_ID
 
 
 @dataclass(frozen=True)
 class RecordedSample:
-    """One sequence of a group as it stands on the wire. ``certificate`` is ``None`` where it carries none."""
+    """One sequence of a group as it stands on the wire, where anything may stand in the place of a number.
 
-    ids: list[int]
-    mask: list[int]
-    logprobs: list[float] | None
-    certificate: Mapping[str, Any] | None
+    ``certificate`` is ``None`` where it carries none.
+    """
+
+    ids: list[Any]
+    mask: list[Any]
+    logprobs: list[Any] | None
+    certificate: Any
     trainable: bool
 
     @classmethod
     def of(cls, group: Mapping[str, Any], index: int) -> RecordedSample:
-        """The ``index``-th sequence of a group. Raises: IndexError, TypeError where the group is malformed."""
+        """The ``index``-th sequence of a group that ``malformation`` finds no fault with."""
         overrides = (group.get("overrides") or [None] * (index + 1))[index] or {}
-        logprobs = group.get("inference_logprobs")
+        logprobs = group.get("inference_logprobs") or None
         return cls(
-            ids=list(group["tokens"][index]),
-            mask=list(group["masks"][index]),
-            logprobs=None if logprobs is None else list(logprobs[index]),
+            ids=group["tokens"][index],
+            mask=group["masks"][index],
+            logprobs=None if logprobs is None else logprobs[index],
             certificate=overrides.get("certificate"),
             trainable=overrides.get("trainable", True) is not False,
         )
+
+
+def malformation(group: object) -> str | None:
+    """Why something is no group of samples, whatever its numbers say; ``None`` if it is one."""
+    if not isinstance(group, dict) or not all(isinstance(group.get(key), list) for key in ("tokens", "masks")):
+        return "no scored group, which has tokens and masks"
+    samples = len(group["tokens"])
+    if not samples:
+        return "a group without samples"
+    for key, entries in _lists_of(group).items():
+        if not isinstance(entries, list):
+            return f"{key} is no list"
+        if len(entries) != samples:
+            return f"the lists of the group are not of one length ({samples} tokens, {len(entries)} {key})"
+        wrong = next((at for at, entry in enumerate(entries) if not _ENTRIES[key](entry)), None)
+        if wrong is not None:
+            return f"{key}[{wrong}] is {str(entries[wrong])[:40]}, which cannot stand there"
+    return None
+
+
+def _lists_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What has one entry for each sample; an optional list that is empty says nothing."""
+    needed = ("tokens", "masks", "scores")
+    return {key: group[key] for key in _ENTRIES if group.get(key, []) not in ([], None) or key in group.keys() & needed}
+
+
+def _is_list(entry: object) -> bool:
+    return isinstance(entry, list)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+_ENTRIES: Mapping[str, Callable[[object], bool]] = {
+    "tokens": _is_list,
+    "masks": _is_list,
+    "scores": _is_number,
+    "overrides": lambda entry: entry is None or isinstance(entry, dict),
+    **dict.fromkeys(("inference_logprobs", "ref_logprobs", "advantages", "messages"), _is_list),
+    **dict.fromkeys(("distill_token_ids", "distill_logprobs"), _is_list),
+}
+"""What an entry of each list of a group is."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +117,7 @@ def problems_of(sample: RecordedSample, reading: Reading | None = None) -> list[
     found = [*_ids(sample, reading), *_mask(sample), *_logprobs(sample)]
     if sample.certificate is None or any(problem.reason != "vocabulary" for problem in found):
         return found
-    found += _certificate(sample, sample.certificate, reading)
+    found += _certificate(sample, reading)
     if reading is not None and [problem.reason for problem in found] == ["digest"]:
         found += _context(sample, reading.tokens)
     return found
@@ -86,7 +136,7 @@ def _lengths(sample: RecordedSample) -> Problem | None:
 def _ids(sample: RecordedSample, reading: Reading | None) -> Iterator[Problem]:
     vocabulary = None if reading is None else reading.tokens.vocabulary
     for position, number in enumerate(sample.ids):
-        if type(number) is not int or number < 0:
+        if type(number) is not int or not 0 <= number <= MAX_TOKEN_ID:
             yield Problem("id", f"{number!r} is no id", position)
             return
         if vocabulary is not None and number >= vocabulary:
@@ -96,7 +146,7 @@ def _ids(sample: RecordedSample, reading: Reading | None) -> Iterator[Problem]:
 
 def _mask(sample: RecordedSample) -> Iterator[Problem]:
     for position, (number, mask) in enumerate(zip(sample.ids, sample.mask, strict=True)):
-        if mask not in (number, MASKED):
+        if type(mask) is not int or mask not in (number, MASKED):
             yield Problem("mask", f"the mask is {mask!r}, but must be the id {number} or {MASKED}", position)
             return
     if all(mask == MASKED for mask in sample.mask):
@@ -105,7 +155,7 @@ def _mask(sample: RecordedSample) -> Iterator[Problem]:
 
 def _logprobs(sample: RecordedSample) -> Iterator[Problem]:
     for position, (mask, value) in enumerate(zip(sample.mask, sample.logprobs or (), strict=False)):
-        if mask == MASKED and value != PROMPT_LOGPROB:
+        if mask == MASKED and not (_is_number(value) and value == PROMPT_LOGPROB):
             yield Problem("logprob", f"a masked id has the logprob {value!r} instead of {PROMPT_LOGPROB}", position)
             return
         if mask != MASKED and not _is_logprob(value):
@@ -114,27 +164,33 @@ def _logprobs(sample: RecordedSample) -> Iterator[Problem]:
 
 
 def _is_logprob(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value) and value <= HIGHEST_LOGPROB
+    return _is_number(value) and math.isfinite(value) and value <= HIGHEST_LOGPROB  # type: ignore[arg-type,operator]
 
 
-def _certificate(sample: RecordedSample, certificate: Mapping[str, Any], reading: Reading | None) -> Iterator[Problem]:
+def _certificate(sample: RecordedSample, reading: Reading | None) -> Iterator[Problem]:
+    try:
+        certificate = _certificate_type().validate_python(sample.certificate, strict=True)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        yield Problem("certificate", ": ".join([*map(str, fault["loc"]), fault["msg"]]))
+        return
     if sample.logprobs is None:
         yield Problem("digest", "the certificate covers logprobs, but the group holds no inference_logprobs")
-    elif certificate.get("digest") != digest(sample.ids, sample.mask, sample.logprobs):
+    elif certificate["digest"] != digest(sample.ids, sample.mask, sample.logprobs):
         yield Problem("digest", "ids, mask or logprobs were changed since they were recorded: the digest is another")
     sampled = sum(mask != MASKED for mask in sample.mask)
-    if certificate.get("sampled_tokens") != sampled:
-        yield Problem(
-            "sampled", f"{sampled} ids are trained on, the certificate says {certificate.get('sampled_tokens')}"
-        )
-    stretches = len(sampled_stretches(sample.mask))
-    turns = certificate.get("turns")
-    if not isinstance(turns, int) or stretches > turns:
+    if certificate["sampled_tokens"] != sampled:
+        yield Problem("sampled", f"{sampled} ids are trained on, the certificate says {certificate['sampled_tokens']}")
+    stretches, turns = len(sampled_stretches(sample.mask)), certificate["turns"]
+    if stretches > turns:
         yield Problem("turns", f"{stretches} stretches are trained on, more than the {turns} turns of the certificate")
-    if reading is not None and certificate.get("template") != reading.template:
-        yield Problem(
-            "template", f"rendered by the chat template {certificate.get('template')}, not {reading.template}"
-        )
+    if reading is not None and certificate["template"] != reading.template:
+        yield Problem("template", f"rendered by the chat template {certificate['template']}, not {reading.template}")
+
+
+@cache
+def _certificate_type() -> TypeAdapter[Certificate]:
+    return TypeAdapter(Certificate)
 
 
 def _context(sample: RecordedSample, tokens: TokenText) -> Iterator[Problem]:

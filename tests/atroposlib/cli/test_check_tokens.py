@@ -1,6 +1,8 @@
 """The command that checks recorded groups."""
 
 import asyncio
+import copy
+import itertools
 import json
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from atroposlib.cli.check_tokens import main
 from atroposlib.envs.recording import GroupRecorder
 from atroposlib.envs.server_handling.byte_tokenizer import ByteTokenizer
+from atroposlib.envs.server_handling.certificate import Certificate
 from atroposlib.envs.server_handling.scripted_server import ScriptedServer
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
@@ -64,6 +67,39 @@ def check(tmp_path, capsys):
         return status, told.out, told.err
 
     return run
+
+
+def put(value, *path):
+    def apply(group):
+        *holders, last = path
+        for key in holders:
+            group = group[key]
+        group[last] = value
+
+    return apply
+
+
+ODD = [None, True, "text", 258.0, 2**63, -(2**63), -1, [], {}, [1], {"a": 1}]
+PLACES = [
+    *[(key,) for key in ("tokens", "masks", "inference_logprobs", "overrides", "scores", "messages")],
+    *[(key, 0) for key in ("tokens", "masks", "inference_logprobs", "overrides", "scores")],
+    *[(key, 0, 0) for key in ("tokens", "masks", "inference_logprobs")],
+    *[(key, 0, -1) for key in ("tokens", "masks", "inference_logprobs")],
+    ("overrides", 0, "certificate"),
+    ("overrides", 0, "trainable"),
+    *[("overrides", 0, "certificate", key) for key in Certificate.__annotations__],
+]
+
+
+@pytest.mark.parametrize("flags", [(), ("--tokenizer", "bytes"), ("--tokenizer", "bytes", "--show", "1:0")])
+def test_whatever_stands_in_a_file_is_read_or_told(group, tmp_path, capsys, flags):
+    file = tmp_path / "tampered.jsonl"
+    for place, value in itertools.product(PLACES, ODD):
+        tampered = copy.deepcopy(group)
+        put(value, *place)(tampered)
+        file.write_text(json.dumps(tampered))
+        told = main([str(file), *flags]), capsys.readouterr()
+        assert (told[0] == 2) == bool(told[1].err), (place, value)
 
 
 @pytest.mark.parametrize("flags", [(), ("--tokenizer", "bytes"), ("--tokenizer", "bytes", "--strict")])
@@ -139,6 +175,15 @@ def mask_all(group):
         (change("tokens", 70_000), "vocabulary"),
         (change("inference_logprobs", -0.26), "digest"),
         (change_to_unknown_id, "vocabulary"),
+        (change("tokens", 2**63), "id"),
+        (change("masks", 2**63), "mask"),
+        (change("masks", 73.0), "mask"),
+        (change("inference_logprobs", True), "logprob"),
+        (put(True, "inference_logprobs", 0, 0), "logprob"),
+        (put("signed", "overrides", 0, "certificate"), "certificate"),
+        (put(["signed"], "overrides", 0, "certificate"), "certificate"),
+        (certify("turns", "2"), "certificate: turns"),
+        (lambda group: group["overrides"][0]["certificate"].pop("digest"), "certificate: digest"),
         (drop_last("tokens"), "misaligned"),
         (drop_last("inference_logprobs"), "misaligned"),
         (certify("sampled_tokens", 3), "sampled"),
@@ -190,6 +235,13 @@ def test_a_tokenizer_that_does_not_exist_is_told_with_the_flag(tmp_path, capsys,
         ("{", "line 1: no JSON"),
         ("[1]", "line 1: no scored group"),
         (json.dumps({"tokens": [[1]], "masks": []}), "not of one length"),
+        (json.dumps({"tokens": [[1]], "masks": [[1], [1]]}), "1 tokens, 2 masks"),
+        (json.dumps({"tokens": [[1]], "masks": [[1]], "scores": [1.0, 2.0]}), "1 tokens, 2 scores"),
+        (json.dumps({"tokens": [[1]], "masks": [[1]], "scores": ["high"]}), "scores[0] is high"),
+        (json.dumps({"tokens": [[1]], "masks": [[1]], "overrides": {"a": 1}}), "overrides is no list"),
+        (json.dumps({"tokens": [[1]], "masks": [[1]], "overrides": ["a"]}), "overrides[0] is a"),
+        (json.dumps({"tokens": [1], "masks": [[1]]}), "tokens[0] is 1"),
+        (json.dumps({"tokens": [], "masks": [], "scores": []}), "a group without samples"),
     ],
 )
 def test_a_file_that_holds_no_groups_exits_with_2(tmp_path, capsys, content, told):
