@@ -61,6 +61,8 @@ def check_before_loading(options: argparse.Namespace, *, serves: bool = True) ->
     ``serves``: whether the embedded engine will listen. Raises: UsageError.
     """
     checked_dtype(options.dtype)
+    if options.threads is not None and options.threads < 1:
+        raise UsageError(f"--threads must be at least 1, got {options.threads}.")
     if options.model != TINY:
         check_model(options.model)
     if serves:

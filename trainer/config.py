@@ -93,6 +93,8 @@ class TrainerConfig:
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         for name in ("checkpoint_interval", "keep_checkpoints", "publish_interval"):
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        for name in ("warmup_steps", "seq_len", "patience_s"):
+            _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         _require(self.lr > 0, "lr", "above 0", self.lr)
         _require(0 < self.clip_eps < 1, "clip_eps", "between 0 and 1", self.clip_eps)
         _require(self.temperature > 0, "temperature", "above 0", self.temperature)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from atroposlib.cli.counts import positive
 from atroposlib.cli.group_source import GroupSource, Run, token_from
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.errors import AtroposError, ConfigError
@@ -54,13 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser, score_difference: float) -> N
     parser.add_argument("filepath", type=Path, help="JSONL file to write")
     parser.add_argument("--api-url", default="http://localhost:8000", help="the trajectory server")
     parser.add_argument("--api-token-env", metavar="NAME", help="environment variable that holds the server's token")
-    parser.add_argument("--group-size", type=_positive, default=2, help="sequences of a group")
-    parser.add_argument("--max-token-len", type=int, default=2048, help="longest sequence")
+    parser.add_argument("--group-size", type=positive, default=2, help="sequences of a group")
+    parser.add_argument("--max-token-len", type=positive, default=2048, help="longest sequence")
     parser.add_argument("--tokenizer", default=DEFAULT_TOKENIZER, help="decodes the tokens")
     parser.add_argument(
         "--save-messages", action="store_true", help="save messages instead of text; needs no tokenizer"
     )
-    parser.add_argument("--num-seqs-to-save", type=_positive, default=100, help="lines to save")
+    parser.add_argument("--num-seqs-to-save", type=positive, default=100, help="lines to save")
     parser.add_argument("--allow-negative-scores", action="store_true", help="save scores of 0 and below, too")
     parser.add_argument(
         "--minimum-score-diff-max-min", type=float, default=score_difference, help="least distance of scores"
@@ -160,13 +161,6 @@ def _prompt_length(group: ScoredDataGroup) -> int:
 
 def _first_trained(mask: Sequence[int]) -> int:
     return next((i for i, value in enumerate(mask) if value != IGNORED_MASK), len(mask))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
 
 
 def as_line(sample: Sample, **more: Any) -> Line:

@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atroposlib.cli.counts import positive
 from atroposlib.cli.listening import listen, serve
 from atroposlib.errors import ConfigError, StoreError
 
@@ -42,8 +43,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="URL",
         help="a web page's origin that may use the server from a browser; may be repeated",
     )
-    parser.add_argument("--max-body-mb", type=int, default=256, help="largest request, packed or unpacked")
-    parser.add_argument("--max-queue-mb", type=int, default=2048, help="how much may wait for the trainer")
+    parser.add_argument("--max-body-mb", type=positive, default=256, help="largest request, packed or unpacked")
+    parser.add_argument("--max-queue-mb", type=positive, default=2048, help="how much may wait for the trainer")
     parser.add_argument(
         "--env-expiry", type=float, default=60.0, metavar="SECONDS", help="environments not seen for so long are dead"
     )

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from atroposlib.cli.counts import positive
 from atroposlib.cli.dataset_file import DEFAULT_TOKENIZER
 from atroposlib.cli.group_source import GroupSource, Run, token_from
 from atroposlib.cli.listening import listen, serve
@@ -122,8 +123,8 @@ def main(argv: Sequence[str] | None = None, tokenizer: str = DEFAULT_TOKENIZER) 
     parser.add_argument("--port", type=int, default=9001, help="port of the page, on this machine only")
     parser.add_argument("--api-url", default="http://localhost:8000", help="the trajectory server")
     parser.add_argument("--api-token-env", metavar="NAME", help="environment variable that holds the server's token")
-    parser.add_argument("--group-size", type=int, default=2, help="sequences of a group")
-    parser.add_argument("--max-token-len", type=int, default=2048, help="longest sequence")
+    parser.add_argument("--group-size", type=positive, default=2, help="sequences of a group")
+    parser.add_argument("--max-token-len", type=positive, default=2048, help="longest sequence")
     parser.add_argument("--tokenizer", default=tokenizer, help="decodes groups that hold no messages")
     arguments = parser.parse_args(argv)
     try:

@@ -103,6 +103,7 @@ def _config_init(env_class: type[BaseEnv]) -> tuple[Any, Any]:
 def _run_mode(env_class: type[BaseEnv], mode: Mode, flags: Sequence[Flag]) -> int:
     settings = settings_from(flags, defaults_of(env_class, mode))
     check_urls(settings)
+    _check_steps(settings, mode)
     if settings.options.show is not None and mode != "process":
         raise ConfigError("--show belongs to process")
     if mode == "serve":
@@ -117,6 +118,13 @@ def _run_mode(env_class: type[BaseEnv], mode: Mode, flags: Sequence[Flag]) -> in
     code = _run_to_the_end(env, mode, settings)
     _say_what_is_left(env, mode, settings)
     return code
+
+
+def _check_steps(settings: Settings, mode: Mode) -> None:
+    steps = settings.env.total_steps
+    if steps < 1 and mode != "evaluate":
+        what = "groups are made" if mode == "process" else "steps are run"
+        raise ConfigError(f"--env.total_steps is {steps}, so no {what}; it must be at least 1")
 
 
 def _check_folders(settings: Settings, mode: Mode) -> None:

@@ -35,7 +35,7 @@ class BaseEnvConfig(BaseModel):
     max_eval_workers: int = Field(16, description="Evaluation items worked on at once.")
     max_num_workers_per_node: int = Field(8, description="Groups collected at once for each engine.")
     steps_per_eval: int = Field(100, description="Training steps between evaluations; 0 or less: none.")
-    max_token_length: int = Field(2048, description="Longest single generation, in tokens.")
+    max_token_length: int = Field(2048, ge=1, description="Longest single generation, in tokens.")
     max_rollout_tokens: int | None = Field(
         None, description="Longest rollout, in tokens; None: the smaller of the trainer's and the engine's limit."
     )

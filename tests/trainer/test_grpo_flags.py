@@ -75,6 +75,9 @@ def test_flags_that_mean_nothing_here_are_refused_by_name(flag: str, capsys: pyt
     [
         (["--optimizer", "adamw_8bit"], "bitsandbytes"),
         (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+        (["--threads", "0"], "--threads must be at least 1, got 0"),
+        (["--seq-len", "-1"], "--seq-len must be at least 0, got -1"),
+        (["--warmup-steps", "-3"], "--warmup-steps must be at least 0, got -3"),
         (["--batch-size", "many"], "invalid int value"),
         (["--lr", "-1"], "--lr must be above 0"),
         (["--dtype", "float16"], "--dtype must be float32 or bfloat16"),

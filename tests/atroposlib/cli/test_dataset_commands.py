@@ -151,6 +151,25 @@ def test_a_command_fills_its_file_in_order_and_appends_if_asked(tmp_path, server
     assert len(path.read_text().splitlines()) == 5
 
 
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        (sft, "--save-top-n-per-group"),
+        (sft, "--tasks-per-step"),
+        (sft, "--num-seqs-to-save"),
+        (dpo, "--save-n-pairs-per-group"),
+        (dpo, "--group-size"),
+        (dpo, "--max-token-len"),
+    ],
+)
+def test_a_number_that_would_save_nothing_is_refused(command, flag, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        command.main([str(tmp_path / "data.jsonl"), flag, "0"])
+    assert exit_.value.code == 2
+    assert f"argument {flag}: 0 is less than 1" in capsys.readouterr().err
+    assert not (tmp_path / "data.jsonl").exists()
+
+
 @pytest.mark.parametrize("command", [sft, dpo])
 def test_a_file_that_is_there_stops_the_command_before_it_touches_the_server(tmp_path, command, capsys):
     path = tmp_path / "data.jsonl"

@@ -48,6 +48,8 @@ def test_it_serves_with_a_token_from_a_file(tmp_path: Path):
         (["--reload", "--store", "queue.db"], "--reload"),
         (["--token", "a", "--token-file", "b"], "not allowed with"),
         (["--port", "http"], "invalid int"),
+        (["--max-body-mb", "0"], "argument --max-body-mb: 0 is less than 1"),
+        (["--max-queue-mb", "many"], "argument --max-queue-mb: 'many' is no whole number"),
         (["--port", "99999"], "--port 99999 is no port"),
         (["--host", "no-such-host.invalid"], "cannot listen on no-such-host.invalid:8000"),
     ],
