@@ -22,6 +22,7 @@ UNMASKED_ROLES: Final = ("assistant", "agent")
 """Roles whose words the model is trained to say."""
 
 Chat: TypeAlias = Sequence[Mapping[str, Any]]
+_ANY_QUESTION: Final[Chat] = [{"role": "user", "content": "0"}]
 
 
 def tokenize_for_trainer(
@@ -86,10 +87,26 @@ def _trained_spans(tokenizer: Any, chat: Chat, tokens: Sequence[int], all_turns:
     turns = [i for i, message in enumerate(chat) if message["role"] in UNMASKED_ROLES] if all_turns else [last]
     spans = []
     for turn in turns:
-        start = _common_length(tokens, _template_ids(tokenizer, chat[:turn], add_generation_prompt=True))
         end = len(tokens) if turn == last else _common_length(tokens, _template_ids(tokenizer, chat[: turn + 1]))
+        if turn == 0:
+            start = _end_of_opening(tokenizer, tokens[:end])
+        else:
+            start = _common_length(tokens, _template_ids(tokenizer, chat[:turn], add_generation_prompt=True))
         spans.append((start, end))
     return spans
+
+
+def _end_of_opening(tokenizer: Any, tokens: Sequence[int]) -> int:
+    """Where the first message of a conversation begins to speak, if it is an answer.
+
+    Nothing comes before it that could be rendered, so what opens an answer is taken from another conversation.
+    """
+    asked = _template_ids(tokenizer, _ANY_QUESTION)
+    opened = _template_ids(tokenizer, _ANY_QUESTION, add_generation_prompt=True)
+    opening = opened[_common_length(asked, opened) :]
+    matches = [_common_length(tokens[i : i + len(opening)], opening) for i in range(len(tokens))]
+    longest = max(matches, default=0)
+    return matches.index(longest) + longest if longest else _common_length(tokens, asked)
 
 
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:

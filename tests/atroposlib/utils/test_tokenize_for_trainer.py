@@ -53,6 +53,29 @@ def test_all_answers_can_be_trained_on(tokenizer):
     assert trained_text(tokenizer, result) == ["2<|im_end|>\n", "4 é<|im_end|>\n"]
 
 
+GREETED = [{"role": "assistant", "content": "Hi! assistant\n?"}, *CHAT[1:]]
+TEMPLATES = {
+    "chatml": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "a system prompt of its own": "<|im_start|>system\nBe kind.<|im_end|>\n"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "a prompt that opens thoughts": "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
+    "no generation prompt": "{% for m in messages %}{{ '[Q]' if m.role == 'user' }}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_a_conversation_may_begin_with_an_answer(template):
+    tokenizer = chatml_tokenizer(template)
+    first, *_ = trained_text(tokenizer, tokenize_for_trainer(tokenizer, GREETED, train_on_all_assistant_turns=True))
+    assert first == "Hi! assistant\n?<|im_end|>\n"
+    assert trained_text(tokenizer, tokenize_for_trainer(tokenizer, GREETED[:1])) == [first]
+
+
 def test_an_answer_that_was_cut_off_ends_without_an_end_of_turn(tokenizer):
     result = tokenize_for_trainer(tokenizer, CHAT, finish_reason="length")
     assert trained_text(tokenizer, result) == ["4 é"]
