@@ -260,19 +260,22 @@ class ManagedServer:
     ) -> dict[str, Any]:
         """The message that a completion is, its calls read where tools are offered and there is a parser.
 
-        A thought that the prompt opened is shown whole, so that whoever reads the message sees where it begins.
+        A thought that the template opened is shown whole, so that whoever reads the message sees where it begins; one
+        that the client's own prefill opened is shown from where the client left off.
         """
-        parser, opened = self.tool_parser, opened_thought(prompt.text)
+        parser, thought = self.tool_parser, opened_thought(prompt.text)
+        opened = "" if request.messages[-1]["role"] == "assistant" else thought
         if parser is None or (request.tools is None and not parser.marks_text):
             return message_of(ParsedMessage(opened + await self._text_of(sampled, bare=True)))
         end = self._template.end_of(sampled.ids, sampled.finish_reason) or ""
         said = opened + text.removesuffix(end)
-        return message_of(await self._parse(parser, said, request.tools or []))
+        return message_of(await self._parse(parser, said, request.tools or [], thinking=bool(thought)))
 
-    async def _parse(self, parser: ToolCallParser, said: str, tools: Any) -> ParsedMessage:
+    async def _parse(self, parser: ToolCallParser, said: str, tools: Any, thinking: bool) -> ParsedMessage:
         """Read the calls of an answer, no two of a rollout with one id."""
         taken = self._call_ids
-        parsed = await off_loop(len(said), partial(parser.parse, said, tools, call_number=len(taken)))
+        parse = partial(parser.parse, said, tools, call_number=len(taken), thinking=thinking)
+        parsed = await off_loop(len(said), parse)
         calls = []
         for call in parsed.tool_calls:
             calls.append(replace(call, id=fresh_id(call.id, taken)))
