@@ -20,12 +20,12 @@ from weakref import WeakKeyDictionary
 from atroposlib.envs.base import APIServerConfig
 from atroposlib.envs.groups import count_failure
 from atroposlib.envs.reward_fns.scoring import Score, Scores, score
-from atroposlib.errors import ConfigError
+from atroposlib.errors import ConfigError, RewardError
 from environments.dataset_environment.config_files import read_env_config
 from environments.dataset_environment.dataset_config import DatasetEnvConfig
 from environments.dataset_environment.questions import Question, load_questions
 from environments.dataset_environment.questions.division import shuffled
-from environments.dataset_environment.rewards import make_rewards, needs_answers, needs_box
+from environments.dataset_environment.rewards import make_rewards
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.rollouts.evaluation import Sample, sample_of
 from environments.tool_context import ToolContext
@@ -87,11 +87,18 @@ class DatasetEnv(HermesAgentBaseEnv):
     # -- questions
 
     async def setup(self) -> None:
-        """Load the questions. Raises: ConfigError where the data set, a field or a backend for boxes is not there."""
-        if needs_box(self.rewards):
+        """Load the questions, and what the rewards need.
+
+        Raises: ConfigError where the data set, a field, a reward's model or a backend for boxes is not there.
+        """
+        if self.rewards.needs_box:
             await self._boxes.prepare()
-        questions = await asyncio.to_thread(load_questions, self.config, needs_answers(self.rewards))
+        questions = await asyncio.to_thread(load_questions, self.config, self.rewards.needs_answer)
         self.items, self.eval_items = questions.train, questions.held_out
+        try:
+            await asyncio.to_thread(self.rewards.prepare)
+        except RewardError as error:
+            raise ConfigError(f"reward_functions: {error}") from error
         logger.info("%d questions to train on, %d held out", len(self.items), len(self.eval_items))
 
     async def get_next_item(self) -> Question:

@@ -1,14 +1,12 @@
-"""The reward functions of an environment, and what they need."""
+"""The reward functions of an environment."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from atroposlib.envs.reward_fns import CombinedReward, RewardFunction, registry
-from atroposlib.envs.reward_fns.composite_reward import CompositeReward
+from atroposlib.envs.reward_fns import CombinedReward, registry
 from atroposlib.envs.reward_fns.scoring import rewards_as_one
 from atroposlib.envs.reward_fns.source_files import import_file
 from atroposlib.errors import ConfigError
@@ -39,30 +37,3 @@ def import_rewards(modules: Sequence[str]) -> None:
                 importlib.import_module(name)
         except (ImportError, SyntaxError) as error:
             raise ConfigError(f"reward_modules: {name} is no file or folder and cannot be imported: {error}") from error
-
-
-def needs_answers(reward: RewardFunction) -> bool:
-    """Whether it compares with right answers; a judge only looks at them where there are some."""
-    from atroposlib.envs.reward_fns.llm_judge_reward import LlmJudgeReward
-
-    strict = [leaf for leaf in leaves(reward) if not isinstance(leaf, LlmJudgeReward)]
-    return any(_names(leaf) & {"solution", "ground_truth"} for leaf in strict)
-
-
-def needs_box(reward: RewardFunction) -> bool:
-    """Whether it works in the box of the rollout."""
-    return any("ctx" in _names(leaf) for leaf in leaves(reward))
-
-
-def leaves(reward: RewardFunction) -> Iterator[RewardFunction]:
-    """The rewards that others are made of."""
-    if isinstance(reward, CompositeReward):
-        for each in reward.reward_functions:
-            yield from leaves(each)
-    else:
-        yield reward
-
-
-def _names(reward: RewardFunction) -> set[str]:
-    """The keywords that it asks for by name."""
-    return {name for method in (reward.compute, reward.acompute) for name in inspect.signature(method).parameters}

@@ -42,6 +42,12 @@ class CompositeReward(RewardFunction):
         for each in self.reward_functions:
             each.set_wandb_logger(logger)
 
+    def prepare(self) -> None:
+        """Load what the parts need that compute in this process; workers load what theirs need."""
+        for each in self.reward_functions:
+            if not each.cpu_bound:
+                each.prepare()
+
     async def aclose(self) -> None:
         """Close every part."""
         for each in self.reward_functions:

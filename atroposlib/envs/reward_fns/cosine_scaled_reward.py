@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from atroposlib.envs.reward_fns.answers.truth import accepted_answers
@@ -12,6 +13,7 @@ from atroposlib.envs.reward_fns.registry import registry
 from atroposlib.envs.reward_fns.reward_function import RewardFunction, after_thoughts, gold_for_each
 from atroposlib.envs.reward_fns.verdict import Verdict, quoted
 from atroposlib.errors import RewardError
+from atroposlib.hub import is_only_here, why_absent
 
 _BATCH: Final = 32
 _using_models: Final = threading.Lock()
@@ -83,16 +85,35 @@ class CosineScaledReward(RewardFunction):
         return Verdict(reward, f"cosine {similarity:.3f} between {quoted(text)} and {quoted(truth)} (truth)")
 
 
-@functools.lru_cache(maxsize=4)
 def _model(name: str, device: str | None) -> Any:
+    """Raises: RewardError where it cannot be had, at once where that is known from before."""
+    found = _model_or_failure(name, device)
+    if isinstance(found, RewardError):
+        raise RewardError(str(found)) from found
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _model_or_failure(name: str, device: str | None) -> Any:
+    try:
+        return _load(name, device)
+    except RewardError as failure:
+        return failure
+
+
+def _load(name: str, device: str | None) -> Any:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise RewardError(
             f"cosine_scaled takes sentence-transformers: pip install 'atroposlib[embeddings]' ({error})"
         ) from error
+    # a bare name is one of the library's own models, as it is to the library
+    whole_name = name if "/" in name or Path(name).is_dir() else f"sentence-transformers/{name}"
+    if problem := why_absent(whole_name):
+        raise RewardError(f"the embedding model cannot be had: {problem}")
     try:
-        return SentenceTransformer(name, device=device)
+        return SentenceTransformer(whole_name, device=device, local_files_only=is_only_here(whole_name))
     except (OSError, ValueError) as error:
         raise RewardError(
             f"the embedding model {name!r} cannot be loaded ({error}): make model_name the path of a local folder, or "

@@ -114,7 +114,8 @@ class RewardRegistry:
         made_from = self.get(kind)
         try:
             if isinstance(made_from, type):
-                return made_from(**checked_parameters(kind, made_from, parameters))
+                reward: RewardFunction = made_from(**checked_parameters(kind, made_from, parameters))
+                return reward
             return FunctionReward(made_from, **parameters)
         except (TypeError, ValueError) as error:
             if isinstance(error, ConfigError):

@@ -205,6 +205,12 @@ async def test_a_reward_that_needs_answers_asks_for_their_field():
     assert await ready(answer_field=None, reward_functions=["length"])
 
 
+async def test_a_reward_whose_model_is_not_there_is_told_of_at_the_start():
+    cosine = {"type": "cosine_scaled", "params": {"model_name": "./nowhere"}}
+    with pytest.raises(ConfigError, match=r"reward_functions: .*\./nowhere is no folder"):
+        await ready(reward_functions=["format", {"type": "combined", "params": {"rewards": [cosine]}}])
+
+
 async def test_a_data_set_whose_questions_are_all_evaluated_can_only_be_evaluated():
     env = await ready(eval_split="train")
     assert len(env.eval_items) == 30

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from atroposlib import hub
 from atroposlib.envs.reward_fns import registry
 from atroposlib.envs.reward_fns.scoring import score
 from atroposlib.errors import ConfigError, RewardError
@@ -64,6 +65,26 @@ def test_the_model_is_loaded_once_and_used_from_any_thread():
     for thread in threads:
         thread.join()
     assert len(found) == 120
+
+
+@pytest.fixture
+def no_hub(monkeypatch):
+    """A hub that does not answer; how often it was asked."""
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "hub_answers", lambda endpoint: asked.append(endpoint))
+    return asked
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "nothing-of-the-library"])
+async def test_without_a_network_a_model_is_missed_at_once_and_only_once(no_hub, name):
+    reward = registry.create({"type": "cosine_scaled", "model_name": name})
+    whole = name if "/" in name else f"sentence-transformers/{name}"
+    for _ in range(2):
+        scores = await score(reward, ["a", "b"], solution="c")
+        assert all(f"hf download {whole} --local-dir {whole}" in str(error) for error in scores.failures.values())
+    with pytest.raises(RewardError, match="hf download"):
+        registry.create({"type": "combined", "rewards": ["format", reward]}).prepare()
+    assert len(no_hub) == 1
 
 
 def test_a_model_that_is_not_there_is_an_error_that_says_so(tmp_path):
