@@ -19,7 +19,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sandboxes import Sandbox, SandboxSpec, open_sandbox
+from sandboxes import ExecResult, Sandbox, SandboxSpec, open_sandbox
 
 ATTACKS = {
     "fork bomb": "bomb() { bomb | bomb & }; bomb; sleep 1000",
@@ -56,17 +56,18 @@ async def attacked(box: Sandbox, name: str) -> AsyncIterator[None]:
     try:
         await asyncio.sleep(0.3)  # the attack is to be under way; how far does not matter
         yield
+        if task.done():
+            raise RuntimeError(f"the attack {name!r} ended by itself: {task.exception() or task.result()}")
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await box.kill_all()
 
 
-async def _attack(box: Sandbox, text: str) -> None:
+async def _attack(box: Sandbox, text: str) -> ExecResult:
     mark = f"/workspace/throwaway-{uuid.uuid4().hex}"
     await box.write(mark, b"")
-    result = await box.exec(f"test -f {mark} || exit 99; {text}", timeout_s=60, output_limit=1000)
-    assert result.exit_code != 99
+    return await box.exec(f"test -f {mark} || exit 99; {text}", timeout_s=60, output_limit=1000)
 
 
 async def measure(backend: str, name: str, rounds: int) -> float:

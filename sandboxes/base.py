@@ -47,6 +47,9 @@ class SandboxSpec:
     """A tuple names the only hosts that the box may reach; a backend that cannot hold it to them refuses."""
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    lease_s: float | None = None
+    """Seconds from its start after which a sweep removes the box though its owner lives; ``None``: never. Boxes of
+    namespaces without control groups cannot be found by a sweep, and end with their owner only."""
 
     def __post_init__(self) -> None:
         """Raises: ValueError, naming the field, for what no box can have."""
@@ -54,6 +57,8 @@ class SandboxSpec:
             value = getattr(self, name)
             if not least <= value < math.inf:
                 raise ValueError(f"SandboxSpec.{name} must be at least {least}, not {value!r}")
+        if self.lease_s is not None and not self.lease_s > 0:
+            raise ValueError(f"SandboxSpec.lease_s must be above 0 or None, not {self.lease_s!r}")
         if not self.workdir.startswith("/"):
             raise ValueError(f"SandboxSpec.workdir must be an absolute path in the box, not {self.workdir!r}")
         if isinstance(self.network, str) and self.network not in get_args(Network):

@@ -19,6 +19,7 @@ import functools
 import logging
 import os
 import uuid
+from dataclasses import replace
 from typing import ClassVar
 
 from sandboxes.allow_list import open_hosts
@@ -36,6 +37,10 @@ from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox, finish
 logger = logging.getLogger(__name__)
 
 _MIB = 1 << 20
+
+
+_SHARED_IDS = "pids not for root of the box, and counted together in all boxes"
+"""bwrap gives the boxes that root makes the ids of the machine, by which the kernel counts processes."""
 
 
 def check() -> None:
@@ -63,6 +68,8 @@ async def start(spec: SandboxSpec, *, maker: Maker | None = None) -> BubblewrapS
         if preparing.exception() is None:
             await asyncio.to_thread(preparing.result()[0].remove)
         raise
+    if maker is BWRAP and user is not None and not limits.cgroups:
+        limits = replace(limits, description=f"{limits.description}; {_SHARED_IDS}")
     box = BubblewrapSandbox(box_id, spec, launched, limits, user)
     try:
         await _make_ready(box, launched, maker)
@@ -127,7 +134,7 @@ def _refuse_what_it_cannot(spec: SandboxSpec, maker: Maker) -> None:
 
 
 def _prepare(spec: SandboxSpec, box_id: str) -> tuple[Limits, Plan]:
-    limits = prepare_limits(spec, owned_name(box_id))
+    limits = prepare_limits(spec, owned_name(box_id, lease_s=spec.lease_s))
     try:
         return limits, _plan(spec, limits)
     except BaseException:

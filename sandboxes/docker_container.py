@@ -101,7 +101,7 @@ class Container:
                 stdin_open=True,
                 healthcheck={"test": ["NONE"]},  # one that the image brings would run as root beside the commands
                 network_disabled=self._network == "none",
-                labels=container_labels(self._box_id, self._spec.labels),
+                labels=container_labels(self._box_id, self._spec.labels, lease_s=self._spec.lease_s),
                 host_config=self._client.api.create_host_config(**self._limits()),
             )
 
@@ -167,7 +167,7 @@ class Container:
             return "the container was removed from outside"
         except (DockerException, RequestException) as error:
             return docker_daemon.reason(error)
-        return state
+        return dict(state)
 
 
 def remove_container(client: DockerClient, name: str) -> None:

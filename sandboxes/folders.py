@@ -12,9 +12,9 @@ from sandboxes.ownership import owned_name
 _ATTEMPTS = 5
 
 
-def make_folder(box_id: str) -> Path:
-    """A new folder, for this user only, that the reaper removes once this process is gone."""
-    folder = Path(tempfile.gettempdir()) / owned_name(box_id)
+def make_folder(box_id: str, lease_s: float | None = None) -> Path:
+    """A new folder, for this user only, that the reaper removes once this process is gone or the lease is over."""
+    folder = Path(tempfile.gettempdir()) / owned_name(box_id, lease_s=lease_s)
     folder.mkdir(mode=0o700)
     return folder
 

@@ -57,7 +57,7 @@ async def start(spec: SandboxSpec) -> LocalSandbox:
     _warn_once()
     box_id = f"local-{uuid.uuid4().hex[:12]}"
     try:
-        folder = make_folder(box_id)
+        folder = make_folder(box_id, spec.lease_s)
         for part in (_WORK, _TEMPORARY):
             (folder / part).mkdir(mode=0o700)
     except OSError as error:
@@ -87,7 +87,7 @@ class LocalSandbox(RunnerSandbox):
     def __init__(self, sandbox_id: str, spec: SandboxSpec, launched: Launched, folder: Path) -> None:
         work = str(folder / _WORK)
         places = {"HOME": work, "HERMES_WORKSPACE": work, "TMPDIR": str(folder / _TEMPORARY)}
-        own = {**places, PROCESS_MARK: owned_name(sandbox_id)}
+        own = {**places, PROCESS_MARK: owned_name(sandbox_id, lease_s=spec.lease_s)}
         translate = path_translator(spec.workdir, work)
         super().__init__(
             sandbox_id, spec, launched.channel, user=None, environment={**BASE_ENVIRONMENT, **own}, translate=translate

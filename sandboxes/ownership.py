@@ -8,13 +8,16 @@ from the moment it exists. The reaper reads it back and removes what has no livi
 - processes that no cgroup or pid namespace holds carry such a name in their environment (``PROCESS_MARK``).
 
 A process id alone is no identity, since the kernel hands it out again: the start time, the boot and the pid namespace
-belong to it.
+belong to it. What has a lease (``SandboxSpec.lease_s``) carries its end, too, in seconds since the boot of the machine,
+which no change of its clock moves.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -24,11 +27,12 @@ SANDBOX_LABEL = "hermes.sandbox"
 RUN_LABEL = "hermes.run"
 OWNER_LABEL = "hermes.owner"
 BOX_LABEL = "hermes.box"
+LEASE_LABEL = "hermes.lease"
 
 PROCESS_MARK = "HERMES_SANDBOX"
 """Environment variable holding an ``owned_name``, for processes that nothing else ties to their owner."""
 
-_NAME = re.compile(r"hermes-(\d+)-(\d+)-([0-9a-f]+)-(\d+)-([\w.-]+)")
+_NAME = re.compile(r"hermes-(\d+)-(\d+)-([0-9a-f]+)-(\d+)-(?:until(\d+)-)?([\w.-]+)")
 _HAS_PROC = Path("/proc/self/stat").exists()
 _START_TICKS_FIELD = 19  # field 22 of /proc/<pid>/stat, counted from the state that follows the name
 
@@ -87,12 +91,15 @@ class OwnedName:
 
     owner: Owner
     box_id: str
+    lease_end: int | None = None
+    """Seconds after boot; None: as long as its owner lives."""
 
 
-def owned_name(box_id: str, owner: Owner | None = None) -> str:
+def owned_name(box_id: str, owner: Owner | None = None, *, lease_s: float | None = None) -> str:
     """A name for a folder or cgroup of box ``box_id`` (letters, digits, ``_``, ``.``, ``-``). Raises: ValueError."""
     owner = owner or Owner.current()
-    name = f"hermes-{owner.pid}-{owner.start_ticks}-{owner.boot_id}-{owner.pid_namespace}-{box_id}"
+    lease = "" if lease_s is None else f"until{_lease_end(lease_s)}-"
+    name = f"hermes-{owner.pid}-{owner.start_ticks}-{owner.boot_id}-{owner.pid_namespace}-{lease}{box_id}"
     if not _NAME.fullmatch(name):
         raise ValueError(f"box id {box_id!r} has characters that do not fit a file name")
     return name
@@ -103,15 +110,22 @@ def parse_owned_name(name: str) -> OwnedName | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    pid, ticks, boot_id, namespace, box_id = match.groups()
-    return OwnedName(Owner(int(pid), int(ticks), boot_id, int(namespace)), box_id)
+    pid, ticks, boot_id, namespace, lease_end, box_id = match.groups()
+    owner = Owner(int(pid), int(ticks), boot_id, int(namespace))
+    return OwnedName(owner, box_id, None if lease_end is None else int(lease_end))
 
 
-def container_labels(box_id: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Labels of a container; ``extra`` may set the run (``hermes.run``), and cannot replace the owner."""
+def container_labels(box_id: str, extra: Mapping[str, str], *, lease_s: float | None = None) -> dict[str, str]:
+    """Labels of a container; ``extra`` may set the run (``hermes.run``), and cannot replace the owner or the lease."""
     owner = Owner.current()
     run = {RUN_LABEL: f"{owner.pid}-{owner.start_ticks}"}
-    return {**run, **extra, SANDBOX_LABEL: "1", OWNER_LABEL: str(owner), BOX_LABEL: box_id}
+    lease = "" if lease_s is None else str(_lease_end(lease_s))
+    return {**run, **extra, SANDBOX_LABEL: "1", OWNER_LABEL: str(owner), BOX_LABEL: box_id, LEASE_LABEL: lease}
+
+
+def is_over(owner: Owner, lease_end: int | None) -> bool:
+    """Whether a lease has ended; one of another boot or machine cannot be judged from here."""
+    return lease_end is not None and owner.boot_id == _boot_id() and _seconds_since_boot() >= lease_end
 
 
 def process_start_ticks(pid: int) -> int | None:
@@ -137,6 +151,14 @@ def _start_ticks_without_proc(pid: int) -> int | None:
     except PermissionError:
         pass
     return 0
+
+
+def _lease_end(lease_s: float) -> int:
+    return math.ceil(_seconds_since_boot() + lease_s)
+
+
+def _seconds_since_boot() -> float:
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _boot_id() -> str:

@@ -1,9 +1,10 @@
 """Removes what boxes left behind when their owner died: ``python -m sandboxes.reaper [--dry-run]``.
 
 It removes containers, processes, cgroups and folders (with what is mounted in them) that carry the identity of a
-process that no longer lives, and nothing else: what has a living owner stays, and so does what has one that cannot be
-judged from here (in another pid namespace, or on another machine that shares the Docker daemon). Several reapers may
-run at once. ``reap`` is quick where nothing is left; ``sweeping`` calls it at the start, at the end and in between.
+process that no longer lives, or a lease that is over, and nothing else: what else has a living owner stays, and so does
+what has one that cannot be judged from here (in another pid namespace, or on another machine that shares the Docker
+daemon). Several reapers may run at once. ``reap`` is quick where nothing is left; ``sweeping`` calls it at the start,
+at the end and in between.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from sandboxes.docker_container import remove_container
 from sandboxes.errors import SandboxError, SandboxUnavailable
 from sandboxes.folders import remove_folder
 from sandboxes.ownership import (
+    LEASE_LABEL,
     OWNER_LABEL,
     PROCESS_MARK,
     SANDBOX_LABEL,
+    OwnedName,
     Owner,
     OwnerState,
+    is_over,
     parse_owned_name,
     process_start_ticks,
 )
@@ -78,7 +82,7 @@ def reap(*, dry_run: bool = False) -> list[Leftover]:
     for found in _find_all():
         leftover = found.leftover if dry_run else _removed(found)
         log = logger.warning if leftover.error else logger.info
-        log("Left by a dead process: %s %s (%s)", leftover.kind, leftover.name, leftover.error or "removed")
+        log("Left behind: %s %s (%s)", leftover.kind, leftover.name, leftover.error or "removed")
         leftovers.append(leftover)
     return leftovers
 
@@ -135,9 +139,10 @@ def _removed(found: _Found) -> Leftover:
     return found.leftover
 
 
-def _is_left(owner: Owner) -> bool:
-    """Whether what is bound to this machine and boot has lost its owner."""
-    return owner.state() in (OwnerState.DEAD, OwnerState.EARLIER_BOOT)
+def _is_left(owned: OwnedName) -> bool:
+    """Whether what is bound to this machine and boot has lost its owner, or its lease is over."""
+    lost = owned.owner.state() in (OwnerState.DEAD, OwnerState.EARLIER_BOOT)
+    return lost or is_over(owned.owner, owned.lease_end)
 
 
 # ---- containers
@@ -156,7 +161,9 @@ def _find_containers(client: DockerClient) -> Iterator[_Found]:
 
 
 def _is_left_container(summary: dict[str, Any], owner: Owner) -> bool:
-    state = owner.state()
+    state, lease = owner.state(), summary["Labels"].get(LEASE_LABEL, "")
+    if lease.isdecimal() and is_over(owner, int(lease)):
+        return True
     if state is OwnerState.EARLIER_BOOT:
         # Of this machine, it cannot be running: after a boot nothing restarts it. Of another, it may be in use.
         is_young = time.time() - summary["Created"] < _YOUNG_S
@@ -172,7 +179,7 @@ def _find_processes() -> Iterator[_Found]:
         pid = int(folder.name)
         ticks = process_start_ticks(pid)
         owned = parse_owned_name(_mark_of(folder) or "")
-        if ticks is not None and owned is not None and _is_left(owned.owner):
+        if ticks is not None and owned is not None and _is_left(owned):
             yield _Found(Leftover("process", folder.name, owned.owner), partial(_end_process, pid, ticks))
 
 
@@ -212,7 +219,7 @@ def find_cgroups() -> list[Path]:
 def _find_cgroups() -> Iterator[_Found]:
     for folder in find_cgroups():
         owned = parse_owned_name(folder.name)
-        if owned is not None and _is_left(owned.owner):
+        if owned is not None and _is_left(owned):
             yield _Found(Leftover("cgroup", str(folder), owned.owner), partial(_remove_cgroup, folder))
 
 
@@ -248,7 +255,7 @@ def _remove_cgroup(folder: Path) -> None:
 def _find_folders() -> Iterator[_Found]:
     for folder in Path(tempfile.gettempdir()).glob("hermes-*"):
         owned = parse_owned_name(folder.name)
-        if owned is not None and _is_left(owned.owner) and _is_own_folder(folder):
+        if owned is not None and _is_left(owned) and _is_own_folder(folder):
             yield _Found(Leftover("folder", str(folder), owned.owner), partial(remove_folder, folder))
 
 

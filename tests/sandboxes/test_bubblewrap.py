@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,14 +16,16 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sandboxes import Sandbox, SandboxSpec, SandboxUnavailable, bubblewrap
 from sandboxes.bubblewrap import BubblewrapSandbox
 from sandboxes.launch import Program, launch
-from sandboxes.namespaces.limits import Limits
+from sandboxes.namespaces.limits import Limits, prepare_limits
 from sandboxes.namespaces.makers import BWRAP, RUNNER, Maker, try_maker
 from sandboxes.runner import runner_path
 from tests.sandboxes.boxes import require
@@ -442,3 +445,27 @@ async def test_a_box_that_dies_refuses_calls(maker: Maker):
         with pytest.raises(Exception, match="closed"):
             await call
         assert box.closed
+
+
+# ---- without control groups
+
+
+def sleepers(mark: str) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", mark]]
+
+
+@pytest.mark.parametrize("user", [None, "root"])
+async def test_without_control_groups_processes_are_bounded_or_it_is_said_that_they_are_not(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch, user: str | None
+):
+    monkeypatch.setattr(bubblewrap, "prepare_limits", partial(prepare_limits, hierarchies=()))
+    mark = f"{random.randrange(10**6, 10**7)}.5"
+    many = f"i=0; while [ $i -lt 60 ]; do sleep {mark} & i=$((i + 1)); done; wait"
+    async with box_of(maker, pids=20) as box:
+        running = asyncio.create_task(box.exec(many, user=user, timeout_s=3.0))
+        await asyncio.sleep(1.5)
+        count = len(sleepers(mark))
+        await running
+        assert count > 0
+        assert "limits per process" in box.limits
+        assert count <= 20 or (user == "root" and "pids not for root" in box.limits)

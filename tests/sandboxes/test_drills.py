@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +121,21 @@ async def until(condition: Callable[[], bool], seconds: float = DEADLINE_S) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spec")
-async def test_an_owner_killed_at_twenty_random_moments_leaves_nothing_after_a_sweep(backend: str, mark: str):
+async def test_an_owner_killed_at_twenty_random_moments_leaves_nothing_once_swept(backend: str, mark: str):
     at_once = 4
     for _ in range(20 // at_once):
         owners = await asyncio.to_thread(kill_at_random_moments, backend, mark, at_once)
-        await asyncio.to_thread(reaper.reap)
+        await until_swept(owners, backend)
         await until(lambda: sleepers(mark) == [])
-        assert left_by(owners, backend) == []
+
+
+async def until_swept(owners: set[int], backend: str) -> None:
+    """Sweeps until nothing is left; a daemon may still make the container that a dead owner asked for."""
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.to_thread(reaper.reap)
+        while left_by(owners, backend):
+            await asyncio.sleep(0.5)
+            await asyncio.to_thread(reaper.reap)
 
 
 def kill_at_random_moments(backend: str, mark: str, count: int) -> set[int]:
@@ -279,12 +288,27 @@ async def test_a_clock_that_is_moved_ends_nothing_and_frees_nothing(
     box: Sandbox, monkeypatch: pytest.MonkeyPatch, seconds: int, mark: str
 ):
     now = time.time
-    call = asyncio.create_task(box.exec(f"sleep {mark}", timeout_s=1.0))
+    call = asyncio.create_task(box.exec(f"sleep {mark}", timeout_s=4.0))
     await until(lambda: len(sleepers(mark)) == 1)
     monkeypatch.setattr(time, "time", lambda: now() + seconds)
     assert os.getpid() not in [leftover.owner.pid for leftover in await asyncio.to_thread(reaper.reap)]
     async with asyncio.timeout(DEADLINE_S):
         result = await call
     assert result.timed_out
-    assert 0.9 < result.duration_s < DEADLINE_S
+    assert 3.9 < result.duration_s < DEADLINE_S
     assert (await box.exec("echo alive")).stdout == b"alive\n"
+
+
+async def test_a_box_whose_lease_is_over_is_swept_though_its_owner_lives(backend: str, spec: SandboxSpec, mark: str):
+    async with (
+        open_sandbox(backend, replace(spec, lease_s=1)) as lost,
+        open_sandbox(backend, replace(spec, lease_s=3600)) as kept,
+    ):
+        if "per process" in getattr(lost, "limits", ""):
+            pytest.skip("no control groups can be made here, by which a sweep finds a box of namespaces")
+        await lost.start(f"sleep {mark}")
+        await until(lambda: len(sleepers(mark)) == 1)
+        while not await asyncio.to_thread(reaper.reap):
+            await asyncio.sleep(0.1)
+        await until(lambda: sleepers(mark) == [])
+        assert (await kept.exec("echo here")).stdout == b"here\n"

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,7 @@ from sandboxes.ownership import (
     Owner,
     OwnerState,
     container_labels,
+    is_over,
     owned_name,
     parse_owned_name,
     process_start_ticks,
@@ -73,6 +75,15 @@ def box_id() -> str:
 
 
 # ---- identity
+
+
+def test_a_name_carries_the_end_of_a_lease(box_id):
+    named = parse_owned_name(owned_name(box_id, lease_s=100))
+    assert (named.owner, named.box_id) == (Owner.current(), box_id)
+    assert not is_over(named.owner, named.lease_end)
+    assert is_over(named.owner, named.lease_end - 200)
+    assert not is_over(replace(named.owner, boot_id="0"), named.lease_end - 200)
+    assert parse_owned_name(owned_name(box_id)).lease_end is None
 
 
 def test_an_owner_survives_being_written_down(box_id):
