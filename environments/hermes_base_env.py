@@ -29,6 +29,7 @@ from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
+from atroposlib.envs.delivery import leave_out
 from atroposlib.envs.groups import collect_members, fewest_members, merge_items
 from atroposlib.envs.server_handling.server_manager import EngineFacts
 from atroposlib.errors import ConfigError
@@ -51,7 +52,7 @@ from environments.rollouts.held_out import evaluation_items
 from environments.rollouts.hooks import wrap_hooks
 from environments.rollouts.judge import Judge
 from environments.rollouts.player import Messages, OfferedTools, Rollout, RolloutPlayer, Split
-from environments.rollouts.samples import trained_sequences, untrained_sequence
+from environments.rollouts.samples import longest_sequence, trained_sequences, untrained_sequence
 from environments.rollouts.statistics import RolloutStatistics
 from environments.rollouts.tool_choice import ToolChoice
 from environments.tool_context import ToolContext, bridged
@@ -160,6 +161,9 @@ class HermesAgentBaseEnv(BaseEnv):
             _group_tools.reset(token)
         if len(rollouts) < fewest_members(self.config.group_size):
             return None, backlog
+        if self.config.uneven_groups == "exact" and len(rollouts) < self.config.group_size:
+            leave_out(self, "fewer than group_size rollouts")
+            return None, backlog
         return merge_items([sequence for rollout in rollouts for sequence in rollout], self.rollout_failures), backlog
 
     async def collect_trajectory(self, item: Any) -> tuple[Any, list[Any]]:
@@ -229,7 +233,7 @@ class HermesAgentBaseEnv(BaseEnv):
         self._statistics.add(result, len(sequences))
         self._reward_buffer.append(reward)
         del self._reward_buffer[:-KEPT_REWARDS]
-        return sequences
+        return sequences if self.config.uneven_groups == "all" else [longest_sequence(sequences)]
 
     async def _llm_judge(self, item: Any, response: str) -> float:
         """A model's score of an answer, 0 to 1, by the engine at ``judge_base_url``.

@@ -14,6 +14,8 @@ from environments.tools.results import BudgetConfig
 from sandboxes.allow_list import Host
 from sandboxes.base import Network, SandboxSpec
 
+UnevenGroups = Literal["all", "longest", "exact"]
+
 CLEAN_GRADING = {
     "PYTHONNOUSERSITE": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -41,6 +43,12 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     extra_body: dict[str, Any] | None = Field(None, description="More keys for every request to the engine.")
 
     agent_command: str | None = Field(
+    uneven_groups: UnevenGroups = Field(
+        "all",
+        description="Groups that forks make larger than group_size, and failures smaller. all: every sequence is sent; "
+        "longest: of each rollout the one with the most sampled tokens; exact: the same, and a group in which a "
+        "rollout failed is left out, so that every group has group_size sequences.",
+    )
         None,
         description="Shell command that is the agent, in place of the loop; it finds its model by OPENAI_BASE_URL.",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atroposlib.errors import RolloutInvalid
@@ -20,6 +20,15 @@ def trained_sequences(result: AgentResult, reward: float, rollout_id: str) -> li
     if not nodes:
         raise RolloutInvalid("no_tokens", "the engine recorded no sampled token")
     return [_sequence(node, result, reward, rollout_id) for node in nodes]
+
+
+def longest_sequence(sequences: Sequence[ScoredDataItem]) -> ScoredDataItem:
+    """Of the sequences of a rollout the one in which most was sampled; of several, the last."""
+
+    def sampled(sequence: ScoredDataItem) -> int:
+        return sum(mask != IGNORED_MASK for mask in sequence["masks"])
+
+    return max(reversed(sequences), key=sampled)
 
 
 def untrained_sequence(result: AgentResult, reward: float, rollout_id: str) -> ScoredDataItem:

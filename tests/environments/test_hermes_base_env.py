@@ -283,19 +283,55 @@ async def test_a_fresh_box_gets_only_the_artefacts():
     assert env.seen == "yesa\nclean\n"
 
 
-async def test_a_history_that_changes_gives_several_sequences_of_one_rollout():
-    thinking = {"reasoning_content": "hm", **SOLVE[0]}
-    env = make(by_turn(thinking))
+def make_forking(replies, **settings):
+    """An environment whose template drops what the model thought before its tool call."""
+    env = make(replies, **settings)
     begins_assistant = "{%- elif message.role == 'assistant' %}"
     drops_thoughts = "{%- set message = dict(message, content=message.content.split('</think>')[-1]) %}"
     template = env.tokenizer.chat_template
     env.tokenizer.chat_template = template.replace(begins_assistant, begins_assistant + drops_thoughts)
+    return env
+
+
+THINKING = {"reasoning_content": "hm", **SOLVE[0]}
+
+
+async def test_a_history_that_changes_gives_several_sequences_of_one_rollout():
+    env = make_forking(by_turn(THINKING))
     group, _ = await env.collect_trajectories(ITEM)
     assert group["scores"] == [1.0] * 4
     assert sorted(Counter(override["rollout_id"] for override in group["overrides"]).values()) == [2, 2]
 
 
 # -- evaluation
+
+
+def trained_texts(group):
+    rows = zip(group["tokens"], group["masks"], strict=True)
+    return [bytes(t for t, m in zip(*row, strict=True) if m != -100 and t < 256).decode() for row in rows]
+
+
+@pytest.mark.parametrize("policy", ["longest", "exact"])
+@pytest.mark.parametrize(("last", "kept"), [("done", "cat given.txt"), ("done " * 100, "done done")])
+async def test_of_each_rollout_only_the_sequence_is_sent_in_which_most_was_sampled(policy, last, kept):
+    env = make_forking(by_turn(THINKING, last), uneven_groups=policy)
+    group, _ = await env.collect_trajectories(ITEM)
+    assert group["scores"] == [1.0, 1.0]
+    assert len({override["rollout_id"] for override in group["overrides"]}) == 2
+    assert [kept in text for text in trained_texts(group)] == [True, True]
+    assert env._statistics.broken_histories == 2
+
+
+@pytest.mark.parametrize(("policy", "members"), [("all", 2), ("longest", 2), ("exact", None)])
+async def test_a_group_with_a_rollout_left_out_goes_short_unless_groups_have_to_be_exact(policy, members):
+    class Env(CountingEnv):
+        async def compute_group_rewards(self, item, results, ctxs):
+            return [1.0, None, 0.5]
+
+    env = make(by_turn(SOLVE[0]), cls=Env, group_size=3, uneven_groups=policy)
+    group, _ = await env.collect_trajectories(ITEM)
+    assert (group and len(group["scores"])) == members
+    assert env.dropped_groups == (Counter() if members else {"fewer than group_size rollouts": 1})
 
 
 def folder_settings(tmp_path):
