@@ -7,6 +7,7 @@ spelled as Atropos spelled them; what of Atropos is not here ends the program wi
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -25,6 +26,8 @@ from trainer.cli import (
 from trainer.config import TrainerConfig
 from trainer.errors import UsageError
 from trainer.loading import loading
+
+logger = logging.getLogger(__name__)
 
 _NOT_HERE = {
     "--lora-r": "LoRA",
@@ -81,6 +84,8 @@ def config_from(options: argparse.Namespace, aliases: Sequence[str] = ()) -> Tra
         "serving": serving_config(options, aliases),
         "external_name": options.served_model_name[0] if options.served_model_name else None,
     }
+    if options.benchmark:
+        logger.warning("--benchmark and --debug-loading have no effect: the metrics always hold the timings.")
     names = {field.name for field in fields(TrainerConfig)} - derived.keys()
     return TrainerConfig(**{name: getattr(options, name) for name in names}, **derived)
 

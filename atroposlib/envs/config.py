@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -29,6 +31,9 @@ class BaseEnvConfig(BaseModel):
     """Settings of an environment; a subclass adds its own as fields, and they become flags."""
 
     model_config = ConfigDict(validate_default=False, extra="ignore")
+
+    without_effect: ClassVar[Mapping[str, str]] = {}
+    """Fields that are taken from older configurations and do nothing, each with why."""
 
     group_size: int = Field(4, ge=1, description="Rollouts made from one item and scored against each other.")
     max_num_workers: int = Field(-1, description="Groups collected at once; -1: max_num_workers_per_node per engine.")
@@ -95,3 +100,16 @@ class BaseEnvConfig(BaseModel):
                 hint = f"; is {near[0]} meant?" if near else ""
                 logger.warning("%s has no field %r: it is ignored%s", cls.__name__, name, hint)
         return values
+
+    @model_validator(mode="after")
+    def _say_what_does_nothing(self) -> Self:
+        for name, why in self.without_effect.items():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                warn_once(f"--env.{name} has no effect: {why}")
+        return self
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Log a warning about the settings, which are read several times on their way to a run."""
+    logger.warning("%s", message)

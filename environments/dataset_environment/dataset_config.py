@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,6 +15,11 @@ RewardEntry = str | dict[str, Any]
 
 class DatasetEnvConfig(HermesAgentEnvConfig):
     """Settings of ``DatasetEnv``. Without tools and with one turn unless somebody asks for more."""
+
+    without_effect: ClassVar[Mapping[str, str]] = {
+        **HermesAgentEnvConfig.without_effect,
+        "length_warmup_steps": "a reward judges alike from the first step to the last",
+    }
 
     enabled_toolsets: list[str] | None = Field([], description="Toolsets offered to the model; none unless named.")
     max_agent_turns: int = Field(1, ge=1, description="Replies of the model in one rollout.")
@@ -58,7 +64,9 @@ class DatasetEnvConfig(HermesAgentEnvConfig):
     max_generations_per_prompt: int = Field(1, ge=1, description="Older name of group_size, where that is not set.")
     include_messages_in_scoring: bool = Field(False, description="Older name of include_messages.")
     length_warmup_steps: int = Field(0, description="Accepted for older configurations; has no effect.")
-    min_tokens: int = Field(0, description="Accepted for older configurations; has no effect.")
+    min_tokens: int = Field(
+        0, ge=0, description="Shortest answer, in tokens, for engines that take min_tokens; 0: any length."
+    )
     debug_mode: bool = Field(False, description="Log what becomes of every question.")
 
     @model_validator(mode="before")
@@ -91,8 +99,8 @@ class DatasetEnvConfig(HermesAgentEnvConfig):
         changes: dict[str, Any] = {"max_token_length": longest, "max_tokens": longest}
         if self.temperature is not None:
             changes["agent_temperature"] = self.temperature
-        if self.top_p is not None:
-            changes["extra_body"] = {"top_p": self.top_p} | (self.extra_body or {})
+        if asked := {name: value for name in ("top_p", "min_tokens") if (value := getattr(self, name))}:
+            changes["extra_body"] = asked | (self.extra_body or {})
         if self.max_generations_per_prompt > 1 and "group_size" not in self.model_fields_set:
             changes["group_size"] = self.max_generations_per_prompt
         if self.include_messages_in_scoring:

@@ -44,6 +44,11 @@ def test_flags_of_atropos_are_understood() -> None:
     assert (config.save_path, config.use_wandb) == (Path("out"), True)
 
 
+def test_flag_without_effect_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    _config("--debug-loading")
+    assert "--benchmark and --debug-loading have no effect" in caplog.text
+
+
 def test_without_flags_the_shipped_policy_is_trained_at_the_usual_addresses() -> None:
     config = _config()
     assert config == TrainerConfig()

@@ -97,8 +97,7 @@ class RowReader:
         return self.ground_truth(row) is not None or self.answer(row) is not None
 
     def _system_message(self, row: Mapping[str, Any]) -> list[Message]:
-        text = self._system.render(row) if self._system else self._config.system_prompt
-        return [{"role": "system", "content": text}] if text else []
+        return [*self._config.system_message(self._system.render(row) if self._system else self._config.system_prompt)]
 
     def _question(self, row: Mapping[str, Any]) -> tuple[list[Message], str | None]:
         if self._prompt is not None:
