@@ -35,7 +35,7 @@ def health_of(node: int, engines: int, first_port: int = _FIRST_PORT) -> dict[st
 def wait_for_run(api: str, pause_s: float = 1.0) -> Mapping[str, Any]:
     """Return project and group of the trainer's run, once there is one."""
     while True:
-        info = _read(f"{api}/wandb_info")
+        info: dict[str, Any] | None = _read(f"{api}/wandb_info")
         if info and info["project"] is not None:
             return info
         logger.info("waiting for a trainer at %s", api)

@@ -322,7 +322,7 @@ class BaseEnv(EnvReports, ABC):
         return max(1, int(batch * self.status_dict.get("unallocated_fraction", 1.0)))
 
     def _worker_limit(self, weight: float) -> int:
-        workers = self.config.max_num_workers
+        workers: int = self.config.max_num_workers
         if workers < 0:
             workers = self.config.max_num_workers_per_node * max(1, len(self.server.servers))
         return max(1, math.ceil(workers * weight))

@@ -190,8 +190,9 @@ def groups_ahead(env: BaseEnv) -> int:
     batch, group = env.derived_batch_size, env.config.group_size
     if batch <= 0:
         return env.max_num_workers
-    allowed = max(math.ceil(batch / group), env.config.max_batches_offpolicy * batch // group)
-    return allowed - env.status_dict["queue_size"] - env.queue_client.unsent
+    allowed: int = max(math.ceil(batch / group), env.config.max_batches_offpolicy * batch // group)
+    waiting: int = env.status_dict["queue_size"]
+    return allowed - waiting - env.queue_client.unsent
 
 
 def crossed(before: int, now: int, interval: int) -> bool:

@@ -7,7 +7,7 @@ The teacher must have the vocabulary of the policy: it is asked with the policy'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
@@ -73,7 +73,7 @@ class TeacherDistillationEnv(BaseEnv):
         cls, config: BaseEnvConfig, servers: Any, slurm: bool, testing: bool, extra: Mapping[str, BaseModel]
     ) -> BaseEnv:
         """Build the environment with the teacher that the command line describes, or its own."""
-        env: Any = cls
+        env: Callable[..., BaseEnv] = cls
         teacher = extra[cls.teacher_namespace]
         if isinstance(teacher, APIServerConfig) and teacher.base_url:
             return env(config, servers, slurm, testing, teacher_server_configs=[teacher])
