@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from trainer.errors import UsageError
 
@@ -99,6 +100,9 @@ class TrainerConfig:
         _require(0 < self.clip_eps < 1, "clip_eps", "between 0 and 1", self.clip_eps)
         _require(self.temperature > 0, "temperature", "above 0", self.temperature)
         _require(self.dtype in ("float32", "bfloat16"), "dtype", "float32 or bfloat16 to train", self.dtype)
+        _require_url(self.atropos_url, "--atropos-url", " (--atropos-token-env names the variable that holds a token)")
+        if self.engine_url is not None:
+            _require_url(self.engine_url, "--engine-url")
 
     @property
     def sequences_per_step(self) -> int:
@@ -115,3 +119,16 @@ class TrainerConfig:
 def _require(holds: bool, field: str, what: str, value: object) -> None:
     if not holds:
         raise UsageError(f"--{field.replace('_', '-')} must be {what}, got {value}.")
+
+
+def _require_url(url: str, flag: str, instead: str = "") -> None:
+    """``instead``: how to give a secret that the URL must not hold."""
+    if "@" in url.split("://", 1)[-1].split("/")[0]:
+        raise UsageError(f"{flag} holds a user name or a password, which would reach logs: leave it out{instead}.")
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise UsageError(f"{flag}: {url!r} is not an address such as http://localhost:8000.")

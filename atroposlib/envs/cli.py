@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
+from atroposlib.envs.addresses import check_addresses, check_urls
 from atroposlib.envs.argv import Flag, split_flags
-from atroposlib.envs.engines import Mode, check_addresses, check_urls, prepare_engines
+from atroposlib.envs.engines import Mode, prepare_engines
 from atroposlib.envs.help import MODES, mode_help, usage
 from atroposlib.envs.masking import masked
 from atroposlib.envs.offline import NothingCollected
@@ -201,6 +202,7 @@ async def _run_async(env: BaseEnv, mode: Mode, settings: Settings, stopped_by: l
     run = {"serve": env.env_manager, "process": env.process_manager, "evaluate": env.evaluate_manager}[mode]
     with _signals_cancel(stopped_by):
         try:
+            await env.preflight()
             await prepare_engines(env, mode, settings)
             await run()
         finally:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 from atroposlib.envs.server_handling.generation import EngineFacts
 from atroposlib.envs.settings import Settings
@@ -18,45 +17,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Mode = Literal["serve", "process", "evaluate"]
-_PORTS = {"http": 80, "https": 443}
-_HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
-
-
-def check_urls(settings: Settings) -> None:
-    """Raises: ConfigError where an engine's or the trajectory server's URL is none."""
-    _check_url(settings.env.rollout_server_url, "--env.rollout_server_url")
-    for server in settings.servers if isinstance(settings.servers, list) else ():
-        if server.base_url:
-            _check_url(server.base_url, "--openai.base_url")
-
-
-def _check_url(url: str, flag: str) -> None:
-    try:
-        host, port = _address(url)
-        scheme = urlsplit(url).scheme if "://" in url else "http"
-    except ValueError as error:
-        raise ConfigError(f"{flag}: {url!r} is no URL ({error})") from None
-    if scheme not in _PORTS or not host or not port or any(letter.isspace() for letter in url):
-        raise ConfigError(f"{flag}: {url!r} is no URL of a server, such as http://localhost:8000")
-
-
-def check_addresses(settings: Settings) -> None:
-    """Engine and trajectory server are two programs. Raises: ConfigError where both URLs lead to one port."""
-    if not isinstance(settings.servers, list):
-        return
-    url = settings.env.rollout_server_url
-    for server in settings.servers:
-        if server.base_url and _address(server.base_url) == _address(url):
-            raise ConfigError(
-                f"--openai.base_url ({server.base_url}) and --env.rollout_server_url ({url}) are the same address: the "
-                "first is the engine, the second the trajectory server (run-api); give one of them another port"
-            )
-
-
-def _address(url: str) -> tuple[str, int | None]:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    host = parts.hostname or ""
-    return ("localhost" if host in _HERE else host), parts.port or _PORTS.get(parts.scheme)
 
 
 async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def engines():
         yield {"one": one, "two": two, "none": zero}
 
 
-def refused(case: Case, folder: Path) -> None:
+def refused(case: Case, folder: Path) -> subprocess.CompletedProcess[str]:
     """The command ends as it should."""
     ended = run(case.command, folder, case.variables)
     assert ended.returncode == 2, ended.stdout + ended.stderr
@@ -64,6 +65,7 @@ def refused(case: Case, folder: Path) -> None:
     assert case.says in " ".join(said)
     assert 1 <= len(said) <= LONGEST_MESSAGE, ended.stderr
     assert "Traceback" not in ended.stderr
+    return ended
 
 
 # flags and files, for which nothing has to be started
@@ -130,6 +132,36 @@ def test_a_port_in_use_is_named(program, folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused(Case(module(program, "--port", str(port)), f"cannot listen on 127.0.0.1:{port}"), folder)
+
+
+# credentials in URLs
+
+CREDENTIALS = "http://user:PWSECRET@h:1/v1"
+URLS_THAT_HOLD_CREDENTIALS = {
+    "engine": (environment("evaluate", "--openai.base_url", CREDENTIALS), "--openai.base_url holds a user name"),
+    "engine, the way out": (environment("serve", "--openai.base_url", CREDENTIALS), "--openai.api_key_env names"),
+    "engine, no scheme": (environment("process", "--openai.base_url", "PWSECRET@h:1"), "--openai.base_url holds"),
+    "engine, wrong port": (environment("process", "--openai.base_url", "http://u:PWSECRET@h:x"), "--openai.base_url"),
+    "engine, in a file": (environment("process", "--config", "credentials.yaml"), "--openai.base_url holds"),
+    "judge": (environment("process", "--env.judge_base_url", CREDENTIALS), "--env.judge_api_key_env names"),
+    "queue": (environment("serve", "--env.rollout_server_url", CREDENTIALS), "--env.rollout_server_token_env names"),
+    "capture proxy": (environment("process", "--proxy_url", CREDENTIALS), "--proxy_url holds a user name"),
+    "queue of the trainer": (module(TRAINER, "--atropos-url", CREDENTIALS), "--atropos-token-env names"),
+    "queue, no scheme": (module(TRAINER, "--atropos-url", "u:PWSECRET@h:1"), "--atropos-url holds a user name"),
+    "engine of the trainer": (module(TRAINER, "--engine-url", CREDENTIALS), "--engine-url holds a user name"),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "says"), URLS_THAT_HOLD_CREDENTIALS.values(), ids=URLS_THAT_HOLD_CREDENTIALS.keys()
+)
+def test_credentials_in_a_url_are_refused_and_repeated_nowhere(command, says, folder):
+    (folder / "credentials.yaml").write_text(f"openai:\n- base_url: {CREDENTIALS}\n- base_url: http://h:2\n")
+    ended = refused(Case(command, says), folder)
+    (folder / "credentials.yaml").unlink()
+    written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert "PWSECRET" not in ended.stdout + ended.stderr
+    assert b"PWSECRET" not in written
 
 
 # engines
