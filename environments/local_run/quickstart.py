@@ -41,6 +41,10 @@ LEARNING = (
 )
 
 
+EVALUATION_MARGIN = 1.5
+"""The last evaluation may take so many times as long as the one before: its policy says more."""
+
+
 class SettingWrong(Exception):
     """A run cannot begin; the message names the flag, and what to install or change."""
 
@@ -51,6 +55,7 @@ class Settings:
 
     folder: Path
     steps: int
+    minutes: float
     eval_size: int
     seed: int
     backend: str
@@ -66,7 +71,11 @@ class Run:
     console: Console
     engine_port: int
     server_port: int
+    started: float = field(default_factory=time.monotonic)
     rates: dict[str, SuccessRate] = field(default_factory=dict)
+    evaluation_s: float = 0.0
+    """What the last evaluation took."""
+    steps_done: int = 0
 
     @property
     def trainer_folder(self) -> Path:
@@ -107,7 +116,7 @@ class Run:
 
     async def evaluate(self, name: str, engine: ChildSpec) -> SuccessRate:
         """Evaluate whatever ``engine`` serves on the held-out tasks."""
-        folder = self.settings.folder / "evaluations" / name.replace(" ", "_")
+        folder, started = self.settings.folder / "evaluations" / name.replace(" ", "_"), time.monotonic()
         self.console.print(f"Evaluating {name} on {self.settings.eval_size} held-out tasks ...")
         serving = await self.group.start(engine)
         flags = ("--env.eval_size", str(self.settings.eval_size), "--env.data_dir_to_save_evals", str(folder))
@@ -115,33 +124,38 @@ class Run:
         await self.group.end(serving)
         self.rates[name] = read_success_rate(folder / "samples.jsonl")
         self.console.print(f"  success {self.rates[name]}")
+        self.evaluation_s = time.monotonic() - started
         return self.rates[name]
 
     async def train(self) -> None:
-        """Train until the trainer has done its steps; show each step as it comes."""
+        """Train until the trainer has done its steps, or the time that is left is needed for another evaluation."""
         training = Training(
             server=programs.trajectory_server(self.server_port, self.settings.folder / "queue.sqlite"),
             trainer=self.trainer(),
             environment=self.environment("serve", "--env.metrics_dir", str(self.metrics_folder)),
             metrics=self.trainer_folder / "metrics.jsonl",
             steps=self.settings.steps,
+            until=self.started + 60 * self.settings.minutes - EVALUATION_MARGIN * self.evaluation_s,
             more=lambda: {"boxes": str(self._boxes())},
         )
-        await training.run(self.group, self.console)
+        self.steps_done = (await training.run(self.group, self.console))[-1].step
+        if self.steps_done < self.settings.steps:
+            minutes = f"{self.settings.minutes:g} minutes (--minutes)"
+            self.console.print(f"Training ended after {self.steps_done} steps, to be done in {minutes}.")
 
     def _boxes(self) -> int:
         """How many boxes the environment holds open now, as its tracker last wrote it."""
         return int(newest_value(self.metrics_folder / "metrics.jsonl", "sandbox/open"))
 
 
-def report(run: Run, seconds: float) -> None:
+def report(run: Run) -> None:
     """Write ``summary.json`` and ``curve.png``, and show both."""
-    folder = run.settings.folder
+    folder, seconds = run.settings.folder, time.monotonic() - run.started
     rewards = read_rewards(run.metrics_folder / "metrics.jsonl")
     draw_png(rewards, {name: rate.rate for name, rate in run.rates.items()}, folder / "curve.png")
     summary = {
         "seed": run.settings.seed,
-        "steps": run.settings.steps,
+        "steps": run.steps_done,
         "seconds": round(seconds, 1),
         "held_out_success": {
             name: {"rate": rate.rate, "low_95": rate.low, "high_95": rate.high, "items": rate.items}
@@ -175,7 +189,6 @@ def last_lines(run: Run, seconds: float) -> Iterator[str]:
 
 async def quickstart(settings: Settings, console: Console) -> None:
     """Evaluate, train, evaluate again, report."""
-    started = time.monotonic()
     engine_port, server_port = free_ports(2)
     async with ProcessGroup(settings.folder / "logs") as group:
         run = Run(settings, group, console, engine_port, server_port)
@@ -183,22 +196,31 @@ async def quickstart(settings: Settings, console: Console) -> None:
         await run.evaluate("untrained policy", run.engine(settings.model))
         await run.train()
         await run.evaluate("trained policy", run.engine(str(programs.newest_checkpoint(run.trainer_folder))))
-    report(run, time.monotonic() - started)
+    report(run)
 
 
 def parse(argv: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(prog="./quickstart", description=__doc__)
-    parser.add_argument("--steps", type=int, default=80, help="training steps")
+    parser.add_argument("--steps", type=int, default=120, help="most training steps")
+    parser.add_argument("--minutes", type=float, default=5.0, help="training ends early enough to be done in these")
     parser.add_argument("--eval-size", type=int, default=200, help="held-out tasks of each evaluation")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", default="auto", help="where tools run: auto, bubblewrap, docker")
     parser.add_argument("--model", default="tiny", help="a model folder, or tiny: the policy that ships")
     parser.add_argument("--folder", type=Path, help="where to write (default: runs/quickstart-<time>)")
     options = parser.parse_args(argv)
-    if options.steps < 1 or options.eval_size < 1:
-        parser.error("--steps and --eval-size must be at least 1")
+    if options.steps < 1 or options.eval_size < 1 or not options.minutes > 0:
+        parser.error("--steps and --eval-size must be at least 1, --minutes above 0")
     folder = options.folder or Path("runs") / time.strftime("quickstart-%Y%m%d-%H%M%S")
-    return Settings(folder.resolve(), options.steps, options.eval_size, options.seed, options.backend, options.model)
+    return Settings(
+        folder=folder.resolve(),
+        steps=options.steps,
+        minutes=options.minutes,
+        eval_size=options.eval_size,
+        seed=options.seed,
+        backend=options.backend,
+        model=options.model,
+    )
 
 
 def check(settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,25 +35,31 @@ class Training:
     metrics: Path
     """``metrics.jsonl`` of the trainer."""
     steps: int
+    until: float = math.inf
+    """When, by ``time.monotonic``, the trainer is ended before its last step; it does one step in any case."""
     more: Callable[[], Mapping[str, str]] = nothing_more
     """Further columns of the table, with what stands in the row of the last step."""
 
     async def run(self, group: ProcessGroup, console: Console) -> list[Point]:
-        """Train until the trainer has done its steps. Raises: ChildFailed where one of the three failed."""
+        """Train until the trainer has done its steps, or ``until``. Raises: ChildFailed where one of the three fails."""
         server = await group.start(self.server)
         trainer = await group.start(self.trainer)
         environment = await group.start(self.environment)
-        started = time.monotonic()
+        started, in_time = time.monotonic(), True
         with Live(console=console, refresh_per_second=2) as live:
             while trainer.running:
                 live.update(self._table(time.monotonic() - started))
                 group.check(server)
                 _check_not_failed(environment)
+                in_time = time.monotonic() < self.until or not read_curve(self.metrics)
+                if not in_time:
+                    await group.end(trainer)  # it saves what it has learned
                 await asyncio.sleep(TICK_S)
             live.update(self._table(time.monotonic() - started))
         if not console.is_terminal:
             console.line()  # in a file the table is written once, without the end of its last line
-        _check_not_failed(trainer)
+        if in_time:
+            _check_not_failed(trainer)
         await group.end(environment)
         await group.end(server)
         return read_curve(self.metrics)

@@ -14,7 +14,7 @@ from environments.local_run.quickstart import Run, Settings, report
 
 def finished_run(folder: Path, console: Console) -> Run:
     """A run of two steps whose processes have ended."""
-    settings = Settings(folder, steps=2, eval_size=4, seed=0, backend="auto", model="tiny")
+    settings = Settings(folder, steps=2, minutes=5.0, eval_size=4, seed=0, backend="auto", model="tiny")
     run = Run(settings, ProcessGroup(folder / "logs"), console, engine_port=1, server_port=2)
     run.metrics_folder.mkdir(parents=True)
     lines = [{"step": step, "time": 0.0, "train/mean_reward": step / 10} for step in (1, 2)]
@@ -28,7 +28,7 @@ def finished_run(folder: Path, console: Console) -> Run:
 def test_the_end_names_the_commands_that_show_the_results_and_serve_the_policy(tmp_path):
     shown = StringIO()
     folder = tmp_path / "a [run] with spaces"
-    report(finished_run(folder, Console(file=shown, width=40)), seconds=5.0)
+    report(finished_run(folder, Console(file=shown, width=40)))
     *_, results, policy = shown.getvalue().splitlines()
     command = results.removeprefix("To look at the results: ")
     printed = subprocess.run(command, shell=True, capture_output=True, check=True).stdout
