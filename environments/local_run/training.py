@@ -41,7 +41,7 @@ class Training:
     """Further columns of the table, with what stands in the row of the last step."""
 
     async def run(self, group: ProcessGroup, console: Console) -> list[Point]:
-        """Train until the trainer has done its steps, or ``until``. Raises: ChildFailed where one of the three fails."""
+        """Train until the trainer has done its steps, or ``until``. Raises: ChildFailed where one fails."""
         server = await group.start(self.server)
         trainer = await group.start(self.trainer)
         environment = await group.start(self.environment)
