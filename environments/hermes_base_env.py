@@ -199,7 +199,7 @@ class HermesAgentBaseEnv(BaseEnv):
         return rollout_scope(self._plan(item), self.config.terminal_lifetime)
 
     def _first_messages(self, item: Any) -> Messages:
-        system = [{"role": "system", "content": self.config.system_prompt}] if self.config.system_prompt else []
+        system = self.config.system_message(self.config.system_prompt)
         return [*system, {"role": "user", "content": self.format_prompt(item)}]
 
     async def _play(self, messages: Messages, scope: WorkspaceScope, split: Split = "train") -> Rollout:

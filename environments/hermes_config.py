@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from atroposlib.envs.config import BaseEnvConfig
+from atroposlib.envs.config import BaseEnvConfig, warn_once
 from atroposlib.tool_call_parsers import list_parsers
 from environments.tools.results import BudgetConfig
 from sandboxes.allow_list import Host
@@ -30,6 +30,8 @@ An environment whose own tests need a ``conftest.py`` or a ``pytest.ini`` sets `
 
 class HermesAgentEnvConfig(BaseEnvConfig):
     """Settings of ``HermesAgentBaseEnv``; an environment adds its own as fields, and they become flags."""
+
+    without_effect: ClassVar[Mapping[str, str]] = {"tool_pool_size": "tools need no pool of threads"}
 
     enabled_toolsets: list[str] | None = Field(None, description="Toolsets offered to the agent; None: every tool.")
     disabled_toolsets: list[str] | None = Field(None, description="Toolsets taken away again.")
@@ -97,7 +99,7 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     turn_budget_chars: int = Field(200_000, ge=1, description="Longest results of one turn together.")
     preview_size_chars: int = Field(1_500, ge=0, description="How much is shown of a result that is too long.")
     tool_result_overrides: dict[str, int] | None = Field(None, description="Longest result by name of the tool.")
-    tool_pool_size: int = Field(128, description="Accepted for old configurations; tools need no pool of threads.")
+    tool_pool_size: int = Field(128, description="Accepted for old configurations; has no effect.")
 
     @model_validator(mode="after")
     def _one_source_of_tools(self) -> Self:
@@ -109,6 +111,12 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     def _one_source_of_the_image(self) -> Self:
         if self.docker_image is not None and self.docker_build is not None:
             raise ValueError("docker_image and docker_build exclude each other: set one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _thinking_prompt_needs_its_mode(self) -> Self:
+        if self.custom_thinking_prompt and not self.thinking_mode:
+            warn_once("--env.custom_thinking_prompt has no effect without --env.thinking_mode")
         return self
 
     @field_validator("sandbox_network", mode="before")
@@ -131,6 +139,12 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         if name not in list_parsers():
             raise ValueError(f"unknown tool_call_parser {name!r}; known are {', '.join(list_parsers())}")
         return name
+
+    def system_message(self, prompt: str | None) -> list[dict[str, str]]:
+        """The messages that a conversation begins with: ``prompt``, after that of the thinking mode; none for none."""
+        thinking = self.custom_thinking_prompt if self.thinking_mode else None
+        text = "\n\n".join(part for part in (thinking, prompt) if part)
+        return [{"role": "system", "content": text}] if text else []
 
     def build_budget_config(self) -> BudgetConfig:
         """How much of the tools' results reaches the model."""
