@@ -135,6 +135,12 @@ class BaseEnv(EnvReports, ABC):
         """Load what the environment needs; called once, before anything is collected."""
         raise NotImplementedError(f"{type(self).__name__} must define setup()")
 
+    async def preflight(self) -> None:
+        """Find out what is wrong with the settings before an engine is waited for; called before ``setup``.
+
+        Raises: ConfigError.
+        """
+
     @abstractmethod
     async def get_next_item(self) -> Item:
         """The next item to make rollouts from; ``None`` if there is none now."""

@@ -64,6 +64,7 @@ class DatasetEnv(HermesAgentBaseEnv):
         self.rewards = make_rewards(self.config)
         self.items: Sequence[Question] = ()
         self.eval_items: Sequence[Question] = ()
+        self._is_loaded = False
         self.questions_drawn = 0
         """How many questions were given out so far; a checkpoint keeps it."""
         self._order: list[int] = []
@@ -86,11 +87,12 @@ class DatasetEnv(HermesAgentBaseEnv):
 
     # -- questions
 
-    async def setup(self) -> None:
+    async def preflight(self) -> None:
         """Load the questions, and what the rewards need.
 
         Raises: ConfigError where the data set, a field, a reward's model or a backend for boxes is not there.
         """
+        self._is_loaded = True
         if self.rewards.needs_box:
             await self._boxes.prepare()
         questions = await asyncio.to_thread(load_questions, self.config, self.rewards.needs_answer)
@@ -100,6 +102,11 @@ class DatasetEnv(HermesAgentBaseEnv):
         except RewardError as error:
             raise ConfigError(f"reward_functions: {error}") from error
         logger.info("%d questions to train on, %d held out", len(self.items), len(self.eval_items))
+
+    async def setup(self) -> None:
+        """What ``preflight`` loads, unless it has done so. Raises: ConfigError."""
+        if not self._is_loaded:
+            await self.preflight()
 
     async def get_next_item(self) -> Question:
         """The next question, in an order of the seed that is another one in every epoch.

@@ -102,16 +102,16 @@ def _model_or_failure(name: str, device: str | None) -> Any:
 
 
 def _load(name: str, device: str | None) -> Any:
+    # a bare name is one of the library's own models, as it is to the library
+    whole_name = name if "/" in name or Path(name).is_dir() else f"sentence-transformers/{name}"
+    if problem := why_absent(whole_name):
+        raise RewardError(f"the embedding model cannot be had: {problem}")
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise RewardError(
             f"cosine_scaled takes sentence-transformers: pip install 'atroposlib[embeddings]' ({error})"
         ) from error
-    # a bare name is one of the library's own models, as it is to the library
-    whole_name = name if "/" in name or Path(name).is_dir() else f"sentence-transformers/{name}"
-    if problem := why_absent(whole_name):
-        raise RewardError(f"the embedding model cannot be had: {problem}")
     try:
         return SentenceTransformer(whole_name, device=device, local_files_only=is_only_here(whole_name))
     except (OSError, ValueError) as error:

@@ -18,6 +18,9 @@ SEED_FLAGS = """--group_size 4 --max_num_workers 2 --rollout_server_url http://1
     --split train[:100] --prompt_field prompt --answer_field answer --reward_functions length format
     --max_tokens 128 --temperature 0.7 --model_name m --base_url http://127.0.0.1:9001 --slurm --testing"""
 
+DATA_FLAGS = ["--dataset_name", "gsm8k", "--dataset_config", "main", "--prompt_field", "question"]
+DATA_FLAGS += ["--answer_field", "answer", "--reward_functions", "accuracy"]
+
 
 @pytest.fixture(autouse=True)
 def gsm8k(here):
@@ -197,6 +200,24 @@ async def test_a_reward_of_ones_own_is_taken_from_any_file(here):
 def test_settings_that_make_no_environment_are_refused(settings, complaint):
     with pytest.raises((ConfigError, ValueError), match=complaint):
         make_env([], **settings)
+
+
+@pytest.mark.parametrize("mode", ["serve", "process", "evaluate"])
+@pytest.mark.parametrize(
+    ("flag", "complaint"),
+    [
+        ("--prompt_field quest", r"prompt_field: .* has no field 'quest' \(is question meant"),
+        ("--dataset_path nowhere.jsonl", "dataset_path: there is no file or folder 'nowhere.jsonl'"),
+        ("--split tests", "Unknown split"),
+        ("--few_shot 100", "few_shot: 100 solved rows"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_told_before_an_engine_is_waited_for(capsys, mode, flag, complaint):
+    with pytest.raises(SystemExit) as ended:
+        DatasetEnv.cli([mode, *DATA_FLAGS, *flag.split(), "--base_url", "http://127.0.0.1:9", "--use_wandb", "false"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert re.search(complaint, said), said
 
 
 async def test_a_reward_that_needs_answers_asks_for_their_field():
