@@ -17,6 +17,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from pydantic import Field
+
 from atroposlib.envs.base import APIServerConfig
 from atroposlib.envs.groups import count_failure
 from atroposlib.envs.reward_fns.scoring import Score, Scores, score
@@ -39,6 +41,12 @@ logger = logging.getLogger(__name__)
 
 ENGINE_URL = "http://localhost:9001/v1"
 """Where the trainer serves its policy unless told otherwise."""
+
+
+class PolicyEngineConfig(APIServerConfig):
+    """An engine that is the trainer's where no URL was given, so that ``testing`` may take a scripted one instead."""
+
+    base_url: str | None = Field(ENGINE_URL, description="URL of the engine; the default is where the trainer serves.")
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ class DatasetEnv(HermesAgentBaseEnv):
     @classmethod
     def config_init(cls) -> tuple[DatasetEnvConfig, list[APIServerConfig]]:
         """The defaults: the engine of the trainer on this machine."""
-        return cls.env_config_cls(), [APIServerConfig(base_url=ENGINE_URL)]
+        return cls.env_config_cls(), [PolicyEngineConfig()]
 
     @classmethod
     def read_config(cls, name: str) -> Mapping[str, Any]:

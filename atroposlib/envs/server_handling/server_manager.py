@@ -338,9 +338,13 @@ def _open_servers(
 
 
 def _has_engine(configs: ServerBaseline | Sequence[APIServerConfig | APIServer]) -> bool:
+    """Whether somebody named an engine; a URL that is the default of a class of settings is nobody's choice."""
     if isinstance(configs, ServerBaseline):
         return False
-    return any(isinstance(config, APIServer) or config.base_url for config in configs)
+    return any(
+        isinstance(config, APIServer) or (config.base_url and "base_url" in config.model_fields_set)
+        for config in configs
+    )
 
 
 def _expand(template: ServerBaseline, urls: Sequence[str]) -> list[APIServerConfig]:

@@ -9,7 +9,7 @@ from atroposlib.envs.cli import defaults_of
 from atroposlib.envs.reward_fns import RewardFunction, registry
 from atroposlib.envs.settings import settings_from
 from atroposlib.errors import ConfigError, EngineUnavailable
-from environments.dataset_environment.dataset_env import DatasetEnv
+from environments.dataset_environment.dataset_env import ENGINE_URL, DatasetEnv
 from tests.environments.dataset_environment.scripted import add_up, make_env, question_in
 from tests.environments.dataset_environment.sums import write_gsm8k, write_jsonl
 
@@ -218,6 +218,22 @@ def test_what_does_not_fit_the_data_is_told_before_an_engine_is_waited_for(capsy
     said = capsys.readouterr().err
     assert ended.value.code == 2
     assert re.search(complaint, said), said
+
+
+def test_a_dry_run_needs_no_engine(here):
+    results = here / "results"
+    DatasetEnv.cli(
+        ["evaluate", *DATA_FLAGS, "--testing", "--use_wandb", "false", "--data_dir_to_save_evals", str(results)]
+    )
+    assert "scripted reply" in (results / "samples.jsonl").read_text()
+
+
+@pytest.mark.parametrize("named", [["--base_url", ENGINE_URL], ["--base_url", "http://elsewhere:9001"]])
+def test_a_dry_run_asks_the_engine_that_was_named(named):
+    flags = split_flags([*DATA_FLAGS, "--testing", *named])
+    settings = settings_from(flags, defaults_of(DatasetEnv, "evaluate"))
+    env = DatasetEnv.from_settings(settings.env, settings.servers, slurm=False, testing=True, extra={})
+    assert [server.config.base_url for server in env.server.servers] == [settings.servers[0].base_url]
 
 
 async def test_a_reward_that_needs_answers_asks_for_their_field():
