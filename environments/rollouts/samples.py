@@ -28,7 +28,8 @@ def longest_sequence(sequences: Sequence[ScoredDataItem]) -> ScoredDataItem:
     def sampled(sequence: ScoredDataItem) -> int:
         return sum(mask != IGNORED_MASK for mask in sequence["masks"])
 
-    return max(reversed(sequences), key=sampled)
+    longest: ScoredDataItem = max(reversed(sequences), key=sampled)
+    return longest
 
 
 def untrained_sequence(result: AgentResult, reward: float, rollout_id: str) -> ScoredDataItem:

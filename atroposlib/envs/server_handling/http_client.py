@@ -6,12 +6,15 @@ import asyncio
 import io
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from atroposlib.envs.server_handling.generation import PromptIds
 from atroposlib.errors import EngineRefused, EngineUnavailable
+
+if TYPE_CHECKING:
+    import aiohttp
 
 MAX_ANSWER_BYTES = 512 * 1024 * 1024
 TRY_AGAIN_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 529})
@@ -130,7 +133,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a value of type {type(value).__name__} cannot be sent to an engine")
 
 
-async def _read(url: str, answer: Any) -> bytes:
+async def _read(url: str, answer: aiohttp.ClientResponse) -> bytes:
     if answer.content_length is not None and answer.content_length <= MAX_ANSWER_BYTES:
         return await answer.read()
     content = bytearray()
