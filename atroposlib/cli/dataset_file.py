@@ -93,9 +93,13 @@ def run_generator(
     name: str,
     groups_per_batch: int,
     lines_per_group: int,
-    lines_of: Callable[[ScoredDataGroup, Tokenizer | None], Iterable[Line]],
+    choose: Callable[[ScoredDataGroup, Tokenizer | None, int, bool, float], Iterable[Line]],
 ) -> None:
-    """Fill the file; exits with 2 where something is wrong, and keeps what was written."""
+    """Fill the file; exits with 2 where something is wrong, and keeps what was written.
+
+    ``choose`` makes the lines of a group: how many at most, whether scores below 0 count, and how far scores must be
+    apart are its further arguments.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         with open_output(arguments.filepath, arguments.append_to_previous) as file:
@@ -104,7 +108,8 @@ def run_generator(
             # Filters may leave little of a batch: environments must not end before the file is full.
             run = Run(name, arguments.group_size, groups_per_batch, arguments.max_token_len, num_steps=100 * steps)
             source = GroupSource(arguments.api_url, token_from(arguments.api_token_env))
-            asyncio.run(_fill(file, source, run, arguments, lambda group: lines_of(group, tokenizer)))
+            bounds = (lines_per_group, arguments.allow_negative_scores, arguments.minimum_score_diff_max_min)
+            asyncio.run(_fill(file, source, run, arguments, lambda group: choose(group, tokenizer, *bounds)))
     except AtroposError as error:
         _remove_if_new_and_empty(arguments)
         sys.stderr.write(f"{error}\n")

@@ -44,17 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_arguments(parser, score_difference=0.5)
     parser.add_argument("--save-n-pairs-per-group", type=positive, default=3, help="most lines of one group")
     arguments = parser.parse_args(argv)
-
-    def lines_of(group: ScoredDataGroup, tokenizer: Tokenizer | None) -> list[Line]:
-        return pairs_of_group(
-            group,
-            tokenizer,
-            arguments.save_n_pairs_per_group,
-            arguments.allow_negative_scores,
-            arguments.minimum_score_diff_max_min,
-        )
-
-    run_generator(arguments, "dpo-gen", _GROUPS_PER_BATCH, arguments.save_n_pairs_per_group, lines_of)
+    run_generator(arguments, "dpo-gen", _GROUPS_PER_BATCH, arguments.save_n_pairs_per_group, pairs_of_group)
 
 
 if __name__ == "__main__":

@@ -45,17 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--save-top-n-per-group", type=positive, default=3, help="most lines of one group")
     parser.add_argument("--tasks-per-step", type=positive, default=64, help="groups of a batch")
     arguments = parser.parse_args(argv)
-
-    def lines_of(group: ScoredDataGroup, tokenizer: Tokenizer | None) -> list[Line]:
-        return best_of_group(
-            group,
-            tokenizer,
-            arguments.save_top_n_per_group,
-            arguments.allow_negative_scores,
-            arguments.minimum_score_diff_max_min,
-        )
-
-    run_generator(arguments, "sft-gen", arguments.tasks_per_step, arguments.save_top_n_per_group, lines_of)
+    run_generator(arguments, "sft-gen", arguments.tasks_per_step, arguments.save_top_n_per_group, best_of_group)
 
 
 if __name__ == "__main__":

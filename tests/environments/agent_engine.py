@@ -16,36 +16,11 @@ from typing import Any
 from aiohttp import web
 
 from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, logprob, serving
+from tests.byte_tokenizer import make_tokenizer
 
 COMMAND = "echo 'def test_sum(): assert 1 + 1 == 2' > test.py && cat test.py"
 ANSWER = "I looked, and it is so."
 VERDICTS = ('{"score": 0.75}', '{"score": 0.25}')
-CHATML = (
-    "{%- if tools %}<|im_start|>system\n"
-    "{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{%- endif %}"
-    "{%- for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
-    "{%- for call in message.tool_calls or [] %}<tool_call>\n"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
-    "\n</tool_call>{%- endfor %}<|im_end|>\n{%- endfor %}"
-    "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
-)
-
-
-def make_tokenizer() -> Any:
-    """One token per byte, and the marks of ChatML."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: index for index, letter in enumerate([*marks, *alphabet])}
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(marks)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    tokenizer.chat_template = CHATML
-    return tokenizer
 
 
 class AgentEngine(StubEngine):

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from atroposlib.envs.reward_fns.code_exec.cases import Case, Script, cases_from
 from atroposlib.envs.reward_fns.code_exec.extraction import code_in
 from atroposlib.envs.reward_fns.registry import registry
-from atroposlib.envs.reward_fns.reward_function import RewardFunction, gold_for_each
+from atroposlib.envs.reward_fns.reward_function import RewardFunction, gold_for_each, item_of_each
 from atroposlib.envs.reward_fns.verdict import Verdict, quoted
 from atroposlib.errors import RewardError
 
@@ -89,12 +89,12 @@ class CodeExecReward(RewardFunction):
     ) -> list[Verdict]:
         """Run the tests. Raises: RewardError where there is no box, there are no tests, or the box cannot be used."""
         gold = gold_for_each(completions, ground_truth=ground_truth, solution=solution)
+        items = item_of_each(completions, item)
         verdicts = []
-        for index, (completion, tests) in enumerate(zip(completions, gold, strict=True)):
+        for index, (completion, tests, row) in enumerate(zip(completions, gold, items, strict=True)):
             box = ctx[index] if isinstance(ctx, Sequence) else ctx
             if box is None:
                 raise RewardError("code_exec runs in the box of the rollout: it needs ctx")
-            row = item[index] if isinstance(item, list) else item
             verdicts.append(await self._judge(box, self.get_content(completion), cases_from(tests), row))
         return verdicts
 

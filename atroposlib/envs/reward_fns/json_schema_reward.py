@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from atroposlib.envs.reward_fns.registry import registry
-from atroposlib.envs.reward_fns.reward_function import RewardFunction, after_thoughts, gold_for_each
+from atroposlib.envs.reward_fns.reward_function import RewardFunction, after_thoughts, gold_for_each, item_of_each
 from atroposlib.envs.reward_fns.verdict import Verdict, quoted
 from atroposlib.errors import RewardError
 
@@ -66,7 +66,7 @@ class JsonSchemaReward(RewardFunction):
         """Find and validate. Raises: RewardError where the item has no schema, or no right answer to compare with."""
         nothing = [_NOTHING] * len(completions)
         gold = gold_for_each(completions, ground_truth=ground_truth, solution=solution) if self.compare else nothing
-        items = item if isinstance(item, list) else [item] * len(completions)
+        items = item_of_each(completions, item)
         return [
             self._judge(self.get_content(completion), self._schema_of(each), right)
             for completion, each, right in zip(completions, items, gold, strict=True)

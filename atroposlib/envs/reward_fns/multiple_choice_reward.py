@@ -9,7 +9,7 @@ from atroposlib.envs.reward_fns.answers.choices import chosen_letter, letter_of
 from atroposlib.envs.reward_fns.answers.extraction import Found, marked_answer
 from atroposlib.envs.reward_fns.answers.plain_text import plain
 from atroposlib.envs.reward_fns.registry import registry
-from atroposlib.envs.reward_fns.reward_function import RewardFunction, after_thoughts, gold_for_each
+from atroposlib.envs.reward_fns.reward_function import RewardFunction, after_thoughts, gold_for_each, item_of_each
 from atroposlib.envs.reward_fns.verdict import Verdict, quoted
 from atroposlib.errors import RewardError
 
@@ -53,7 +53,7 @@ class MultipleChoiceReward(RewardFunction):
     ) -> list[Verdict]:
         """Read the choice of each completion. Raises: RewardError where the truth is no choice."""
         gold = gold_for_each(completions, ground_truth=ground_truth, solution=solution)
-        items = item if isinstance(item, list) else [item] * len(completions)
+        items = item_of_each(completions, item)
         return [
             self._judge(self.get_content(completion), right, self._choices(each))
             for completion, right, each in zip(completions, gold, items, strict=True)

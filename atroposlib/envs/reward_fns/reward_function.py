@@ -241,6 +241,11 @@ def gold_for_each(completions: Sequence[Any], **named: Any) -> list[Any]:
     return list(gold)
 
 
+def item_of_each(completions: Sequence[Any], item: Any) -> list[Any]:
+    """The item of each completion: a list holds one for each, anything else is the item of all."""
+    return item if isinstance(item, list) else [item] * len(completions)
+
+
 def snake_case(class_name: str) -> str:
     """``ReasoningStepsReward`` as ``reasoning_steps``, ``R1Reward`` as ``r1``."""
     bare = re.sub(r"_?[Rr]eward$", "", class_name) or class_name

@@ -7,7 +7,7 @@ import pytest
 from atroposlib import hub
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.errors import ConfigError
-from tests.environments.agent_engine import make_tokenizer
+from tests.byte_tokenizer import make_tokenizer
 
 
 def never(endpoint):

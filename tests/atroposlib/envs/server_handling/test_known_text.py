@@ -9,7 +9,7 @@ from atroposlib.errors import ConfigError
 from tests.atroposlib.envs.server_handling import real_engines
 from tests.atroposlib.envs.server_handling.real_tokenizers import tokenizer_with
 from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, serving
-from tests.environments.agent_engine import make_tokenizer
+from tests.byte_tokenizer import make_tokenizer
 
 BOS, EOS = 257, 258
 
