@@ -8,6 +8,7 @@ import pytest
 from atroposlib.envs.server_handling.scripted_server import ScriptedServer
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from tests.atroposlib.envs.server_handling.proxies import Proxy, serving_proxy
+from tests.atroposlib.envs.server_handling.real_engines import serving_vllm
 
 
 @pytest.fixture
@@ -16,6 +17,13 @@ def unused_tcp_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory):
+    """The URL of a real vLLM over the shipped policy, one for all tests."""
+    with serving_vllm(tmp_path_factory.mktemp("vllm") / "log") as url:
+        yield url
 
 
 @pytest.fixture

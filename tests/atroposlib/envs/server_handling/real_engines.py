@@ -54,6 +54,7 @@ def serving_vllm(log: Path) -> Iterator[str]:
         *(str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(POLICY)),
         *("--served-model-name", "policy", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
         *("--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager", "--generation-config", "vllm"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     ]
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",

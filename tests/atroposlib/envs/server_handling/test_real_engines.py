@@ -12,7 +12,6 @@ from tests.atroposlib.envs.server_handling.real_engines import (
     POLICY,
     VLLM_PYTHON,
     serving_embedded,
-    serving_vllm,
 )
 
 WITH_VLLM = [
@@ -39,12 +38,6 @@ CLOSE = 1e-3
 @pytest.fixture(scope="module")
 def embedded():
     with serving_embedded() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def vllm(tmp_path_factory):
-    with serving_vllm(tmp_path_factory.mktemp("vllm") / "log") as url:
         yield url
 
 
