@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from atroposlib.envs.settings import read_yaml
 from atroposlib.errors import ConfigError
@@ -12,7 +12,8 @@ from environments.dataset_environment.config_files import expand_variables, find
 
 
 class AgentConfig(BaseModel):
-    """One agent. ``hf``: a model in this process; ``embedded``: the engine of the trainer; ``openai``: any URL."""
+    """One agent. ``hf``: a model in this process; ``embedded``: the engine of the trainer; ``openai``: any URL, which
+    is the engine where a ``base_url`` is all that is given."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
@@ -23,6 +24,13 @@ class AgentConfig(BaseModel):
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
     max_tokens: int | None = Field(None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_url_is_an_engine(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("base_url") and "engine" not in values:
+            return {**values, "engine": "openai"}
+        return values
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -44,6 +52,10 @@ def read_agent(name: str) -> AgentConfig:
         raise ConfigError(f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
     if agent.engine == "openai" and not agent.base_url:
         raise ConfigError(f"{path}: an agent with the engine openai needs its base_url")
+    if agent.engine != "openai":
+        for name in ("base_url", "api_key"):
+            if getattr(agent, name):
+                raise ConfigError(f"{path}: {name} belongs to the engine openai, not to {agent.engine}")
     if agent.engine == "hf" and not agent.model_name:
         raise ConfigError(f"{path}: an agent with the engine hf needs its model_name")
     return agent

@@ -21,9 +21,18 @@ def test_an_agent_of_the_working_folder_goes_before_that_of_the_package(here, mo
     assert "secret" not in repr(agent)
 
 
+def test_a_url_is_all_that_an_agent_needs(here):
+    (here / "own.yaml").write_text("base_url: http://localhost:1/v1\nmodel_name: my-model\n")
+    agent = read_agent("own.yaml")
+    assert (agent.engine, agent.base_url, agent.model_name) == ("openai", "http://localhost:1/v1", "my-model")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ("engine: embedded\nbase_url: http://x", "base_url belongs to the engine openai, not to embedded"),
+        ("engine: hf\nmodel_name: x\nbase_url: http://x", "base_url belongs to the engine openai, not to hf"),
+        ("api_key: secret", "api_key belongs to the engine openai, not to embedded"),
         ("engine: vllm", "engine"),
         ("engine: openai", "needs its base_url"),
         ("engine: hf", "needs its model_name"),
