@@ -23,9 +23,11 @@ from environments.dataset_environment.workbench.bench import Bench, Choice, open
 from environments.dataset_environment.workbench.dialogue import Dialogue
 from environments.dataset_environment.workbench.display import Display
 from environments.local_run.processes import ChildFailed
+from environments.local_run.programs import sigterm_as_interrupt
 
 DEFAULT_ENV, DEFAULT_AGENT = "dataset_local", "embedded"
 DEFAULT_SAMPLES = 3
+WAITING_LOG = "atroposlib.envs.server_handling.http_engine"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,8 +73,11 @@ def guarded(run: Callable[[], int], verbose: bool = False, debug: bool = False) 
     errors = Console(stderr=True)
     level = logging.DEBUG if debug and verbose else logging.INFO if verbose else logging.ERROR
     logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
+    # that an engine is waited for is to be seen in any case
+    logging.getLogger(WAITING_LOG).setLevel(min(level, logging.INFO))
     try:
-        return run()
+        with sigterm_as_interrupt():
+            return run()
     except ConfigError as error:
         errors.print(Text(str(error)), soft_wrap=True)
         return 2

@@ -2,9 +2,13 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -81,6 +85,36 @@ def test_ctrl_c_ends_the_session_at_once(folder):
         bench.type("\x03")  # Ctrl-C
         assert bench.end() == 130
     assert "Traceback" not in bench.text
+
+
+@contextmanager
+def started(folder, *flags):
+    """The program without a terminal; its temporary files go to ``folder/tmp``."""
+    (folder / "tmp").mkdir()
+    env = ENV | {"TMPDIR": str(folder / "tmp")}
+    with subprocess.Popen([*PROGRAM, *flags], cwd=folder, env=env, stdout=PIPE, stderr=PIPE, text=True) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+def test_an_engine_that_is_waited_for_is_told_of_without_a_terminal_too(folder):
+    (folder / "own.yaml").write_text("base_url: http://127.0.0.1:9\n")
+    with started(folder, "--env", "gsm8k", "--agent", "own.yaml") as program:
+        assert any("waiting up to" in line for line in program.stderr)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(30) == 130
+
+
+def test_sigterm_ends_the_engine_and_leaves_no_file(folder):
+    with started(folder, "--env", "gsm8k", "--agent", "embedded") as program:
+        while not (found := [*(folder / "tmp").glob("engine-*/*.log")]):
+            assert program.poll() is None
+            time.sleep(0.05)
+        program.terminate()
+        assert program.wait(30) == 130
+    assert not found[0].parent.exists()
 
 
 def run(folder, *flags):
