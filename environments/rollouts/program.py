@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atroposlib.envs.server_handling.capture_session import CaptureSession, NoTurnsLeft
-from atroposlib.errors import ContextFull
+from atroposlib.errors import ContextFull, RolloutInvalid
 from environments.agent_loop import AgentResult
 from environments.agent_loop.result import Message, StopReason, Timings, Usage
 from environments.rollouts.endpoint import Endpoint
@@ -99,6 +99,7 @@ def _ending(session: CaptureSession, ended: ExecResult, timeout_s: float) -> End
 
 def _result(session: CaptureSession, messages: Sequence[Message], ending: Ending, seconds: float) -> AgentResult:
     reason, error = ending
+    refused = (failure.reason for failure in session.failures.values() if isinstance(failure, RolloutInvalid))
     state = session.managed.get_state()
     sampled = sum((node.metadata or {}).get("sampled_tokens", 0) for node in state["nodes"])
     return AgentResult(
@@ -108,6 +109,7 @@ def _result(session: CaptureSession, messages: Sequence[Message], ending: Ending
         finished_naturally=reason is StopReason.FINISHED,
         stop_reason=reason,
         error=error,
+        refusal=next(refused, None) if reason is StopReason.ENGINE_ERROR else None,
         usage=Usage(requests=session.requests, completion_tokens=sampled),
         timings=Timings(total_s=seconds),
     )

@@ -208,6 +208,13 @@ async def test_a_program_that_swallows_a_failure_of_the_engine_is_no_rollout():
         await env.collect_trajectory(ITEM)
 
 
+async def test_a_record_that_is_refused_is_counted_by_its_reason_with_a_program_too():
+    env = make(python(BARE), [{"content": "ls", "logprobs": [0.5, 0.5]}])
+    with pytest.raises(RolloutInvalid) as refused:
+        await env.collect_trajectory(ITEM)
+    assert refused.value.reason == "logprobs_misaligned"
+
+
 async def test_a_program_gets_as_many_turns_as_the_loop_would():
     env = make(python(BARE), lambda request: "echo again", max_agent_turns=3)
     item, _ = await env.collect_trajectory(ITEM)
