@@ -1,7 +1,7 @@
 import pytest
 
 from atroposlib import hub
-from atroposlib.errors import ConfigError
+from atroposlib.errors import ConfigError, EngineRefused
 from environments.dataset_environment.workbench.transformers_server import TransformersServer
 
 CHAT = [{"role": "user", "content": "What is 1 plus 1?"}]
@@ -30,12 +30,37 @@ async def test_sampling_differs_and_gives_as_many_choices_as_were_asked_for(serv
     assert len({choice.message.content for choice in sampled.choices}) == 3
 
 
+async def test_what_a_configuration_says_of_sampling_has_its_effect(server):
+    async def said(**settings):
+        return (await answer(server, **settings)).choices[0].message.content
+
+    greedy = await said()
+    assert await said(temperature=1.0, extra_body={"min_p": 1.0}) == greedy
+    assert await said(temperature=1.0, extra_body={"top_k": 1}) == greedy
+    assert await said(extra_body={"repetition_penalty": 100.0}) != await said(max_tokens=8)
+    seeded = [await said(temperature=1.0, extra_body={"seed": seed, "presence_penalty": 0}) for seed in (3, 3, 4)]
+    assert seeded[0] == seeded[1] != seeded[2]
+
+
+async def test_an_answer_ends_before_a_text_that_stops_it(server):
+    whole = (await answer(server, max_tokens=12)).choices[0].message.content
+    stop = whole[2:4]
+    stopped = (await answer(server, max_tokens=12, extra_body={"stop": stop})).choices[0]
+    assert (stopped.message.content, stopped.finish_reason) == (whole.partition(stop)[0], "stop")
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "guided_regex"])
+async def test_sampling_that_would_have_no_effect_is_refused_by_name(server, name):
+    with pytest.raises(EngineRefused, match=f"{name} has no effect"):
+        await answer(server, extra_body={name: 0.5})
+
+
 async def test_a_begun_answer_is_gone_on_from(server):
     begun = [*CHAT, {"role": "assistant", "content": "<think>"}]
     assert (await answer(server, begun)).usage.prompt_tokens < (
         await answer(server, [*begun, *CHAT])
     ).usage.prompt_tokens
-    rendered = server.tokenizer.decode(server._render(begun, None)["input_ids"][0])
+    rendered = server.tokenizer.decode(server._render(begun, None, {})["input_ids"][0])
     assert rendered.endswith("<|im_start|>assistant\n<think>")
 
 
