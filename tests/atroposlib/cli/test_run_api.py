@@ -85,9 +85,9 @@ def test_a_signal_ends_the_server_without_a_traceback(number, code, tmp_path):
 
 
 def test_limits_come_from_the_command_line():
-    app = make_app(parse_arguments(["--max-queue-mb", "0"]))
+    app = make_app(parse_arguments(["--max-queue-mb", "1"]))
     with pytest.raises(GroupRefused, match="more than this server ever holds"):
-        app.state.queue.add([incoming(0)])
+        app.state.queue.add([incoming(0, sequences=40_000)])
 
 
 def test_help_needs_no_server():
