@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -94,11 +95,14 @@ class TrainerConfig:
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         for name in ("checkpoint_interval", "keep_checkpoints", "publish_interval"):
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        for name in ("warmup_steps", "seq_len", "patience_s"):
+        for name in ("warmup_steps", "seq_len", "patience_s", "kl_coef", "distill_coef"):
             _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
-        _require(self.lr > 0, "lr", "above 0", self.lr)
+        for name in ("lr", "temperature", "clip_eps_high", "max_logprob_gap"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, name, "above 0", value)
+        for name in ("lr", "temperature", "kl_coef", "distill_coef"):
+            _require(math.isfinite(getattr(self, name)), name, "a finite number", getattr(self, name))
         _require(0 < self.clip_eps < 1, "clip_eps", "between 0 and 1", self.clip_eps)
-        _require(self.temperature > 0, "temperature", "above 0", self.temperature)
         _require(self.dtype in ("float32", "bfloat16"), "dtype", "float32 or bfloat16 to train", self.dtype)
         _require_url(self.atropos_url, "--atropos-url", " (--atropos-token-env names the variable that holds a token)")
         if self.engine_url is not None:

@@ -42,15 +42,15 @@ class BaseEnvConfig(BaseModel):
     steps_per_eval: int = Field(100, description="Training steps between evaluations; 0 or less: none.")
     max_token_length: int = Field(2048, ge=1, description="Longest single generation, in tokens.")
     max_rollout_tokens: int | None = Field(
-        None, description="Longest rollout, in tokens; None: the smaller of the trainer's and the engine's limit."
+        None, ge=1, description="Longest rollout, in tokens; None: the smaller of the trainer's and the engine's limit."
     )
     eval_handling: EvalHandlingEnum = Field(
         EvalHandlingEnum.STOP_TRAIN, description="What training does while an evaluation runs."
     )
-    eval_limit_ratio: float = Field(0.5, description="Share of the workers that go on under LIMIT_TRAIN.")
-    inference_weight: float = Field(1.0, description="Share of the engines, against other environments.")
+    eval_limit_ratio: float = Field(0.5, ge=0, le=1, description="Share of the workers that go on under LIMIT_TRAIN.")
+    inference_weight: float = Field(1.0, ge=0, description="Share of the engines, against other environments.")
     batch_size: int = Field(-1, description="Sequences of a training batch; -1: what the trainer says.")
-    max_batches_offpolicy: int = Field(3, description="Batches collected ahead of the trainer.")
+    max_batches_offpolicy: int = Field(3, ge=0, description="Batches collected ahead of the trainer.")
     tokenizer_name: str = Field(
         "NousResearch/DeepHermes-3-Llama-3-3B-Preview", description="Tokenizer: a folder or a name on the Hub."
     )
@@ -62,7 +62,9 @@ class BaseEnvConfig(BaseModel):
     rollout_server_token_env: str | None = Field(
         None, description="Name of the environment variable that holds the trajectory server's token."
     )
-    rollout_server_wait_s: float = Field(600.0, description="Seconds without the trajectory server before giving up.")
+    rollout_server_wait_s: float = Field(
+        600.0, ge=0, description="Seconds without the trajectory server before giving up."
+    )
     total_steps: int = Field(1000, description="Steps to run, where the trainer does not say; groups for process.")
     wandb_name: str | None = Field(None, description="Name of the run; None: the environment's.")
     num_rollouts_to_keep: int = Field(32, description="Rollouts kept for the table of rollouts.")
@@ -73,7 +75,7 @@ class BaseEnvConfig(BaseModel):
     min_items_sent_before_logging: int = Field(2, description="Groups sent before metrics are logged again.")
     include_messages: bool = Field(False, description="Send the chat messages of each sequence too.")
     min_batch_allocation: float | None = Field(
-        None, description="Share of each batch that is kept for this environment (0 to 1)."
+        None, ge=0, le=1, description="Share of each batch that is kept for this environment (0 to 1)."
     )
     worker_timeout: float = Field(600.0, description="Seconds one group may take; 0 or less: no limit.")
     thinking_mode: bool = Field(False, description="Ask the model to reason.")

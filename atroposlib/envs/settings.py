@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from atroposlib.envs.argv import Flag, Shape, read_value
 from atroposlib.envs.config import BaseEnvConfig
@@ -42,7 +42,7 @@ class RunOptions(BaseModel):
     """Relax limits; without a base_url, a scripted engine answers."""
     config: str | None = None
     """YAML file with the sections env, openai, slurm, testing."""
-    max_n_completions: int | None = None
+    max_n_completions: int | None = Field(None, ge=1)
     """Most completions asked for in one request."""
     proxy_url: str | None = None
     """Proxy that managed servers go through."""
