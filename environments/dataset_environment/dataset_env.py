@@ -182,12 +182,12 @@ class DatasetEnv(HermesAgentBaseEnv):
         self._judged.update(zip(ctxs, scores, strict=True))
         return scores
 
-    async def judge_text(self, item: Question, text: str) -> Score:
-        """What the rewards say of an answer that somebody wrote."""
+    async def judge_text(self, item: Question, text: str, tokens: int | None = None) -> Score:
+        """What the rewards say of an answer that somebody wrote; ``tokens``: its length, counted where None."""
         async with self._scope(item) as scope:
             ctx = ToolContext(scope.bind(str(uuid.uuid4()), scope.plan).task_id)
-            tokens = self.count_tokens(text)
-            lengths = None if tokens is None else [tokens]
+            length = self.count_tokens(text) if tokens is None else tokens
+            lengths = None if length is None else [length]
             answer = [{"role": "assistant", "content": text}]
             return (await self._score(item, [answer], ctx=[ctx], token_lengths=lengths))[0]
 

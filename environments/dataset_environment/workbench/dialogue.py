@@ -85,7 +85,11 @@ class Dialogue:
         if self._judged is None or self._judged.score.reward is None:
             self._display.error("there is no judged answer to save")
             return
-        test = keep_case(self._cases, self._name, self._bench.config, self._at_hand, self._judged)
+        try:
+            test = keep_case(self._cases, self._name, self._bench.config, self._at_hand, self._judged)
+        except ValueError as error:
+            self._display.error(f"not kept: {error}")
+            return
         self._display.note(f"kept; to check it: pytest {test}")
 
     @property

@@ -22,7 +22,8 @@ LONGEST_ANSWER = 1024
 PENALTIES = frozenset({"presence_penalty", "frequency_penalty"})
 """What ``generate`` does not know; 0 asks for nothing."""
 KNOWN = PENALTIES | {
-    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop", "seed", "chat_template_kwargs",
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop", "seed",
+    "chat_template_kwargs",
 }  # fmt: skip
 
 
