@@ -12,12 +12,16 @@ Promises every format keeps:
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from atroposlib.tool_call_parsers.json_schema import without_references
 
 UNREADABLE_NAME = "unreadable_tool_call"
 """Name of a call that names no tool."""
@@ -26,6 +30,7 @@ MAX_CALLS = 256
 """Calls that are read in one message; it bounds the time a hostile text can take."""
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+_NINE_SIGNS = re.compile(r"[A-Za-z0-9]{9}")
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,12 @@ class ToolSchemas:
         return tool in self.parameters
 
     def of_parameter(self, tool: str, parameter: str) -> Mapping[str, Any]:
-        """Schema of one parameter; empty if unknown."""
-        properties = self.parameters.get(tool, {}).get("properties")
-        schema = properties.get(parameter) if isinstance(properties, Mapping) else None
-        return schema if isinstance(schema, Mapping) else {}
+        """Schema of one parameter, references in it resolved; empty if unknown."""
+        schema = self.parameters.get(tool)
+        properties = without_references(schema, schema).get("properties") if isinstance(schema, Mapping) else None
+        if not isinstance(properties, Mapping) or not isinstance(schema, Mapping):
+            return {}
+        return without_references(properties.get(parameter), schema)
 
 
 class ToolCallParser(ABC):
@@ -129,7 +136,13 @@ class ToolCallParser(ABC):
 
 
 def fresh_id(id: str, taken: Container[str]) -> str:
-    """The id itself, or where it is taken the next one that is not: the number at its end is counted up."""
+    """The id itself, or where it is taken the next one that is not: the number at its end is counted up.
+
+    One of nine letters and digits stays of that kind, since the templates that demand it refuse all others.
+    """
+    if _NINE_SIGNS.fullmatch(id):
+        counted = (f"{id[: 9 - len(str(count))]}{count}" for count in itertools.count(2))
+        return id if id not in taken else next(other for other in counted if other not in taken)
     stem, _, number = id.rpartition(":")
     count = int(number) + 1 if stem and number.isdecimal() else 2
     stem = stem if stem and number.isdecimal() else id
@@ -167,12 +180,21 @@ def call_of(name: Any, arguments: Any, raw: str, id: str = "") -> ToolCall:
             return ToolCall(id, name.strip(), arguments, f"the arguments are not valid JSON: {error}")
     if not isinstance(arguments, dict):
         return ToolCall(id, name.strip(), dump(arguments), "the arguments must be a JSON object")
-    return ToolCall(id, name.strip(), dump(arguments))
+    try:
+        return ToolCall(id, name.strip(), dump(arguments, allow_nan=False))
+    except ValueError:
+        # as a string, since many a reader would take the text itself for an object
+        written = dump(json.dumps(arguments, ensure_ascii=False))
+        return ToolCall(id, name.strip(), written, "the arguments hold a number that JSON does not know")
 
 
-def dump(value: Any) -> str:
-    """JSON text with readable letters, or all in ASCII where it could not be sent otherwise."""
-    text = json.dumps(value, ensure_ascii=False)
+def dump(value: Any, *, allow_nan: bool = True) -> str:
+    """JSON text with readable letters, or all in ASCII where it could not be sent otherwise.
+
+    Raises:
+        ValueError: it holds NaN or an infinity, and ``allow_nan`` is off.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=allow_nan)
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate that the model wrote as an escape

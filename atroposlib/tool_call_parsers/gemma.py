@@ -13,6 +13,7 @@ from typing import Any
 from atroposlib.tool_call_parsers.base import UNREADABLE_NAME, CallSpan, ToolCall, ToolCallParser, ToolSchemas, call_of
 from atroposlib.tool_call_parsers.json_text import JsonValue, read_json
 from atroposlib.tool_call_parsers.registry import register_parser
+from atroposlib.tool_call_parsers.seeker import Seeker
 from atroposlib.tool_call_parsers.typed_values import value_of
 
 DEEPEST = 32
@@ -36,11 +37,12 @@ class GemmaParser(ToolCallParser):
 
     def find_calls(self, text: str, schemas: ToolSchemas) -> Iterator[CallSpan]:
         """One span per begin token after the thoughts."""
-        start = text.find(self.begin, self._end_of_thoughts(text))
-        while start >= 0:
-            span = self._read(text, start, schemas)
+        seeker = Seeker(text)
+        start = seeker.find(self.begin, self._end_of_thoughts(text))
+        while start < len(text):
+            span = self._read(seeker, start, schemas)
             yield span
-            start = text.find(self.begin, span.end)
+            start = seeker.find(self.begin, span.end)
 
     def _end_of_thoughts(self, text: str) -> int:
         opening, closing = self.thoughts
@@ -49,10 +51,11 @@ class GemmaParser(ToolCallParser):
         end = text.find(closing)
         return len(text) if end < 0 else end
 
-    def _read(self, text: str, start: int, schemas: ToolSchemas) -> CallSpan:
+    def _read(self, seeker: Seeker, start: int, schemas: ToolSchemas) -> CallSpan:
+        text = seeker.text
         head = self._head.match(text, start)
         if head is None:
-            return self._broken(text, start, start + len(self.begin), UNREADABLE_NAME, "it does not name a tool")
+            return self._broken(seeker, start, start + len(self.begin), UNREADABLE_NAME, "it does not name a tool")
         name, brace = head["name"], head.end() - 1
         as_json = read_json(text, brace)
         if isinstance(as_json, JsonValue):
@@ -61,13 +64,13 @@ class GemmaParser(ToolCallParser):
             try:
                 arguments, end = _ArgumentReader(text, self.quote, name, schemas).read(brace)
             except _Unreadable as error:
-                return self._broken(text, start, brace, name, f"the arguments cannot be read: {error}")
+                return self._broken(seeker, start, brace, name, f"the arguments cannot be read: {error}")
         past = self._tail.match(text, end)
         return CallSpan(start, past.end() if past else end, (call_of(name, arguments, text[brace:end]),))
 
-    def _broken(self, text: str, start: int, raw_at: int, name: str, error: str) -> CallSpan:
-        stops = [text.find(token, raw_at) for token in (self.begin, self.end)]
-        stop = min((at for at in stops if at >= 0), default=len(text))
+    def _broken(self, seeker: Seeker, start: int, raw_at: int, name: str, error: str) -> CallSpan:
+        text = seeker.text
+        stop = min(seeker.find(token, raw_at) for token in (self.begin, self.end))
         end = stop + len(self.end) if text.startswith(self.end, stop) else stop
         return CallSpan(start, end, (ToolCall("", name, text[raw_at:stop].strip(), error),))
 

@@ -30,6 +30,8 @@ _HEADER = re.compile(
     r"(?:<\|start\|>(?P<role>[^<]{0,200}))?<\|channel\|>(?P<channel>[^<]{0,200})"
     r"(?:<\|constrain\|>(?P<kind>[^<]{0,50}))?<\|message\|>"
 )
+_SAMPLED_ROLE = re.compile(r"\s{0,9}to=[^\s<]{1,200}[^<]{0,100}<\|channel\|>")
+"""The role part of a call as a model goes on from a prompt that ends in ``<|start|>assistant``."""
 _RECIPIENT = re.compile(r"\bto=(?P<name>[^\s<]{1,200})")
 _END = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|(?:start|channel)\|>)|\Z")
 _MARK = re.compile(r"\s{0,20}<\|(?:end|call|return)\|>")
@@ -55,7 +57,10 @@ class HarmonyParser(ToolCallParser):
         ``thinking`` changes nothing: the channels say what is a thought.
         """
         start = end_of_thoughts(text)
-        plain = _without_markup(text[start:])
+        said = text[start:]
+        if _SAMPLED_ROLE.match(said):
+            said = f"<|start|>assistant {said}"
+        plain = _without_markup(said)
         parsed = super().parse(text[:start] + plain, tools, call_number=call_number)
         return parsed if parsed.tool_calls or parsed.content else replace(parsed, content=None if text else "")
 

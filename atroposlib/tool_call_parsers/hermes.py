@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from atroposlib.tool_call_parsers.base import UNREADABLE_NAME, CallSpan, ToolCall, ToolCallParser, ToolSchemas, call_of
+from atroposlib.tool_call_parsers.base import (
+    MAX_CALLS,
+    UNREADABLE_NAME,
+    CallSpan,
+    ToolCall,
+    ToolCallParser,
+    ToolSchemas,
+    call_of,
+)
 from atroposlib.tool_call_parsers.json_text import JsonError, JsonValue, guess_name, read_json, read_literal
 from atroposlib.tool_call_parsers.registry import register_parser
 
@@ -48,7 +56,9 @@ class HermesParser(ToolCallParser):
         entries = value if isinstance(value, list) else [value]
         if not entries or not all(isinstance(entry, dict) for entry in entries):
             return (_broken(raw, "a call must be a JSON object with a name and arguments"),)
-        return tuple(call_of(e.get("name"), e.get("arguments", e.get("parameters")), raw) for e in entries)
+        return tuple(
+            call_of(e.get("name"), e.get("arguments", e.get("parameters")), raw) for e in entries[: MAX_CALLS + 1]
+        )
 
     def _after_close(self, text: str, end: int) -> int:
         """Past the closing tag, and what little stands before it; the end of the JSON if there is none."""

@@ -7,14 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from atroposlib.tool_call_parsers.base import UNREADABLE_NAME, CallSpan, ToolCall, ToolCallParser, ToolSchemas, call_of
-from atroposlib.tool_call_parsers.json_text import JsonError, JsonValue, guess_name, read_json
+from atroposlib.tool_call_parsers.json_text import JsonError, JsonValue, PatientReader, guess_name
 from atroposlib.tool_call_parsers.registry import register_parser
+from atroposlib.tool_call_parsers.seeker import Seeker
 
 PYTHON_TAG = "<|python_tag|>"
 _LIST_MARKS = re.compile(r"[\s;,\[\]]*")
 _NAMED_OBJECT = re.compile(r'\{\s{0,20}"name"')
+_BRACE = re.compile(r"\{(?=\s*[\"}])")
+"""What may begin an object; the braces of code and of formulas mostly do not."""
+_TAG = re.compile(rf"{re.escape(PYTHON_TAG)}{_LIST_MARKS.pattern}")
 MAX_FAILURES = 1000
-"""Opening braces that begin no JSON before the search is given up; it bounds the time a hostile text can take."""
+"""Such braces that begin no JSON before the search is given up; it bounds the time a hostile text can take."""
 
 
 @register_parser("llama3_json")
@@ -28,13 +32,12 @@ class LlamaJsonParser(ToolCallParser):
 
     def find_calls(self, text: str, schemas: ToolSchemas) -> Iterator[CallSpan]:
         """One span per object that is a call, the marks around it included."""
+        reader, seeker = PatientReader(text), Seeker(text)
         position, expected_at, failures = 0, _begin(text, 0), 0
-        while failures < MAX_FAILURES:
-            brace = text.find("{", position)
-            if brace < 0:
-                return
+        while failures < MAX_FAILURES and (found := seeker.search(_BRACE, position)):
+            brace = found.start()
             expected = brace == expected_at
-            read = read_json(text, brace)
+            read = reader.read(brace)
             if isinstance(read, JsonError):
                 if expected and _NAMED_OBJECT.match(text, brace):
                     span = _broken(text, _start(text, position, brace), brace, read)
@@ -42,19 +45,20 @@ class LlamaJsonParser(ToolCallParser):
                     position = expected_at = span.end
                     continue
                 failures += 1
-                position, expected_at = self._go_on(text, brace + 1, expected_at)
+                position, expected_at = brace + 1, _expected_after(seeker, brace + 1)
                 continue
             if _is_call(read.value) and (expected or schemas.knows(read.value["name"])):
                 end = _LIST_MARKS.match(text, read.end).end()  # type: ignore[union-attr]
                 yield CallSpan(_start(text, position, brace), end, (_call(read.value, text[brace : read.end]),))
                 position, expected_at = end, _begin(text, end)
             else:
-                position, expected_at = self._go_on(text, read.end, expected_at)
+                position, expected_at = read.end, _expected_after(seeker, read.end)
 
-    def _go_on(self, text: str, position: int, expected_at: int) -> tuple[int, int]:
-        """Past something that is no call: the next python tag is the next place where one is expected."""
-        tag = text.find(PYTHON_TAG, position)
-        return position, _begin(text, tag) if tag >= 0 else -1
+
+def _expected_after(seeker: Seeker, position: int) -> int:
+    """Past something that is no call: the next python tag is the next place where one is expected."""
+    tag = seeker.search(_TAG, position)
+    return tag.end() if tag else -1
 
 
 def _begin(text: str, position: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from atroposlib.tool_call_parsers.base import CallSpan, ToolCall, ToolCallParser, ToolSchemas, call_of
 from atroposlib.tool_call_parsers.json_text import JsonValue, read_json
+from atroposlib.tool_call_parsers.seeker import Seeker
 from atroposlib.tool_call_parsers.typed_values import value_of
 
 
@@ -40,9 +41,10 @@ class TaggedParser(ToolCallParser):
 
     def find_calls(self, text: str, schemas: ToolSchemas) -> Iterator[CallSpan]:
         """One span per call, the wrapping tags around it included."""
+        seeker = Seeker(text)
         position = 0
-        while opening := self._call_open.search(text, position):
-            read = self._read(text, opening, schemas)
+        while opening := seeker.search(self._call_open, position):
+            read = self._read(seeker, opening, schemas)
             start = self._before(text, position, opening.start())
             end = self._after(text, read.end)
             yield CallSpan(start, end, (self._call(opening, read, text),))
@@ -57,20 +59,22 @@ class TaggedParser(ToolCallParser):
             return ToolCall("", opening["name"], text[opening.start() : read.end], read.error)
         return call_of(opening["name"], read.arguments, text[opening.start() : read.end])
 
-    def _read(self, text: str, opening: re.Match[str], schemas: ToolSchemas) -> _Read:
+    def _read(self, seeker: Seeker, opening: re.Match[str], schemas: ToolSchemas) -> _Read:
         arguments: dict[str, Any] = {}
-        position, limit = opening.end(), self._limit(text, opening.end())
+        text, position = seeker.text, opening.end()
         while True:
             position = _skip_blanks(text, position)
             if text.startswith(self.call_close, position):
-                return _Read(arguments, position + len(self.call_close))
+                return self._closed(seeker, arguments, position + len(self.call_close))
+            limit = self._limit(seeker, position)
             parameter = self._parameter_open.match(text, position)
             if parameter is None:
                 missing = f"{self.call_close} is missing" if position >= limit else "text stands between parameters"
                 return _Read(arguments, max(limit, position), f"the call cannot be read: {missing}")
-            value_end, position = self._value_end(text, parameter.end(), limit)
-            if position > limit:
+            ends = self._value_end(seeker, parameter.end(), limit)
+            if ends is None:
                 return _Read(arguments, limit, f"the call cannot be read: {self.parameter_close} is missing")
+            value_end, position = ends
             value = self.clean(text[parameter.end() : value_end])
             arguments[parameter["key"].strip()] = self._typed(value, parameter, opening["name"], schemas)
 
@@ -83,20 +87,30 @@ class TaggedParser(ToolCallParser):
             return read.value if isinstance(read, JsonValue) else value
         return value_of(value, schemas.of_parameter(tool.strip(), parameter["key"].strip()))
 
-    def _value_end(self, text: str, start: int, limit: int) -> tuple[int, int]:
-        """Where a value ends, and where reading goes on; beyond ``limit`` if it does not end."""
-        closing = self._parameter_end.search(text, start, limit)
-        if closing:
-            return closing.start(), closing.end()
-        following = self._next_tag.search(text, start, limit)
-        return (following.start(), following.start()) if following else (limit, limit + 1)
+    def _closed(self, seeker: Seeker, arguments: dict[str, Any], end: int) -> _Read:
+        """A call up to its closing tag, unless one more parameter ends behind it that never began."""
+        stray = seeker.search(self._stray_end, end)
+        if stray is None or stray.start() > seeker.start_of(self._call_open, end):
+            return _Read(arguments, end)
+        error = f"the call cannot be read: a value seems to hold {self.parameter_close} and {self.call_close}"
+        return _Read(arguments, stray.end(), error)
 
-    def _limit(self, text: str, start: int) -> int:
+    def _value_end(self, seeker: Seeker, start: int, limit: int) -> tuple[int, int] | None:
+        """Where a value ends, and where reading goes on; ``None`` if it does not end.
+
+        It ends at its own tag even where what looks like the end of the call stands before that.
+        """
+        closing = seeker.search(self._parameter_end, start)
+        if closing and closing.start() < seeker.start_of(self._new_call, start):
+            return closing.start(), closing.end()
+        following = seeker.start_of(self._next_tag, start)
+        return (following, following) if following < limit else None
+
+    def _limit(self, seeker: Seeker, start: int) -> int:
         """Where this call ends at the latest: past its closing tag, or before the next call."""
-        closing = self._call_end.search(text, start)
-        following = self._next_call.search(text, start)
-        ends = [closing.start() + len(self.call_close)] if closing else []
-        return min([*ends, following.start() if following else len(text)])
+        closing = seeker.search(self._call_end, start)
+        following = seeker.start_of(self._next_call, start)
+        return min(closing.start() + len(self.call_close), following) if closing else following
 
     def _before(self, text: str, floor: int, start: int) -> int:
         bare = text[floor:start].rstrip()
@@ -129,6 +143,15 @@ class TaggedParser(ToolCallParser):
     def _call_end(self) -> re.Pattern[str]:
         following = "|".join([*map(re.escape, self.wrapper), r"\Z", _without_names(self.call_open)])
         return re.compile(rf"{re.escape(self.call_close)}(?=\s*(?:{following}))")
+
+    @cached_property
+    def _stray_end(self) -> re.Pattern[str]:
+        return re.compile(rf"{re.escape(self.parameter_close)}\s*{re.escape(self.call_close)}")
+
+    @cached_property
+    def _new_call(self) -> re.Pattern[str]:
+        before = f"{re.escape(self.wrapper[0])}|{re.escape(self.call_close)}"
+        return re.compile(rf"(?:{before})\s*{_without_names(self.call_open)}")
 
     @cached_property
     def _next_call(self) -> re.Pattern[str]:

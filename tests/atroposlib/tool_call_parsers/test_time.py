@@ -1,0 +1,144 @@
+"""The time of parsing grows with the length of the text and no faster, also where the text is made to prevent that.
+
+No absolute times: a text is held against half of it, at the median of several runs.
+"""
+
+import gc
+import re
+import time
+from statistics import median
+
+import pytest
+
+from atroposlib.tool_call_parsers import get_parser
+from atroposlib.tool_call_parsers.base import MAX_CALLS
+from tests.atroposlib.tool_call_parsers.formats import IN_JSON, IN_TAGS
+from tests.atroposlib.tool_call_parsers.test_every_format import TOOLS
+
+ALL = IN_JSON | IN_TAGS
+LENGTH = 20_000
+TOLERANCE = 3.5
+"""Twice the text may take so many times as long; with the square of the length it would take four times."""
+ATTEMPTS = 4
+"""Each with twice the length of the one before: what is noise goes away with that, and what is quadratic does not."""
+
+_TOKENS = re.compile(r'<\|"\|>|</?[^<>\n]*>|\[[A-Z_]+\]|```json|[\w.:=]+|\s+|.', re.DOTALL)
+_COMMON = ['"', "\\", '\\"', "'", "{", "}", "[", "]", "{}", '{"a":', "{'a':", "1,", "</think>", "<think>", '{"name"']
+_FILLING = {"dense": "", "blanks": " " * 200, "letters": "x" * 200, "lines": "\n" * 200}
+
+
+def tokens_of(name):
+    _, write = ALL[name]
+    return _TOKENS.findall(write([("terminal", {"text": "x", "items": [1]}), ("read_file", {"count": 2})]))
+
+
+def marks_of(name):
+    return sorted({token for token in tokens_of(name) if len(token) > 1 and not token.isspace()})
+
+
+def units_of(name):
+    """What is repeated: each mark, each with the two that follow it, and marks before the beginnings of values."""
+    tokens, marks = tokens_of(name), marks_of(name)
+    runs = ["".join(tokens[at : at + width]) for width in (2, 3, 5, 8) for at in range(len(tokens) // 2)]
+    mixed = [mark + piece for mark in marks for piece in ('"', "{", '{"a":', "[1,", "\\", '{"name"', "{}")]
+    return list(dict.fromkeys([*marks, *_COMMON, *runs, *mixed]))
+
+
+def beginnings_of(name):
+    """What a text begins with: nothing, or a call that is broken off where its arguments are."""
+    tokens = tokens_of(name)
+    return ["", "".join(tokens[: len(tokens) // 2]), "".join(tokens[: len(tokens) // 3])]
+
+
+def hostile(name):
+    """Pairs of a beginning and of what is repeated after it."""
+    for unit in units_of(name):
+        yield "", unit
+        yield beginnings_of(name)[1], unit
+    for unit in marks_of(name):
+        yield beginnings_of(name)[2], unit
+        for filling in _FILLING.values():
+            yield "", unit + filling
+
+
+def seconds(parser, text, runs=3):
+    def once():
+        started = time.thread_time()
+        parser.parse(text, TOOLS)
+        return time.thread_time() - started
+
+    gc.disable()
+    try:
+        return median(once() for _ in range(runs))
+    finally:
+        gc.enable()
+
+
+def grows_too_fast(parser, text_of, floor):
+    """Whether it does at every length; times below ``floor`` are taken for it, since they are mostly noise."""
+    if seconds(parser, text_of(2 * LENGTH), runs=1) < TOLERANCE * floor:
+        return False
+    for attempt in range(ATTEMPTS):
+        size = LENGTH * 2**attempt
+        if seconds(parser, text_of(2 * size)) < TOLERANCE * max(seconds(parser, text_of(size)), floor):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_time_grows_with_the_length_and_no_faster(name):
+    parser = get_parser(ALL[name][0])
+    wordy = seconds(parser, "I look at it. " * (LENGTH // 14), runs=9)
+    for beginning, unit in hostile(name):
+
+        def text_of(size, beginning=beginning, unit=unit):
+            return beginning + unit * (size // len(unit))
+
+        assert not grows_too_fast(parser, text_of, wordy), (beginning, unit)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_more_calls_are_read_than_a_message_may_have(name):
+    parser = get_parser(ALL[name][0])
+    for unit in units_of(name):
+        assert len(parser.parse(unit * 400, TOOLS).tool_calls) <= MAX_CALLS + 1
+
+
+def nested(size):
+    """Objects inside each other, none of them closed, and a long list in the innermost: each takes reading it all."""
+    return '{"name":' * 500 + "[" + "1," * (size // 2)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "text_of",
+    [
+        nested,
+        lambda size: "[TOOL_CALLS][" + nested(size),
+        lambda size: "<|python_tag|>" + nested(size),
+        lambda size: "{}" * (size // 4) + "<|python_tag|>" + "[" * (size // 2),
+        lambda size: '[TOOL_CALLS][{"name": "a", "arguments": {}}' + ', {"name": "a", "arguments": {}}' * (size // 31),
+        lambda size: '<tool_call>[{"name": "a"}' + ', {"name": "a"}' * (size // 15) + "]</tool_call>",
+        lambda size: "<function=terminal>" + "<parameter=text>x" * (size // 17) + "</function>",
+        lambda size: '<invoke name="terminal">' + '<parameter name="text">x' * (size // 24) + "</invoke>",
+    ],
+)
+def test_the_time_grows_no_faster_with_texts_made_by_hand(name, text_of):
+    parser = get_parser(ALL[name][0])
+    assert not grows_too_fast(parser, text_of, seconds(parser, "I look at it. " * (LENGTH // 14)))
+    assert len(parser.parse(text_of(LENGTH), TOOLS).tool_calls) <= MAX_CALLS + 1
+
+
+def test_nested_braces_cost_no_more_than_some_readings_of_the_text():
+    flat, deep = "[1," + "1," * LENGTH, nested(2 * LENGTH)
+    for name in ("llama3_json", "mistral"):
+        parser = get_parser(name)
+        once = seconds(parser, "[TOOL_CALLS][{" + flat + "]}]") + seconds(get_parser("hermes"), "<tool_call>" + flat)
+        assert seconds(parser, "[TOOL_CALLS][" + deep) < 150 * once
+
+
+def test_formulas_and_code_before_a_call_do_not_hide_it():
+    call = '{"name": "terminal", "parameters": {"text": "ls"}}'
+    for written in (r"\frac{a}{b} ", "if x { y } ", "{1, 2} "):
+        parsed = get_parser("llama3_json").parse(written * 3000 + call, TOOLS)
+        assert [made.name for made in parsed.tool_calls] == ["terminal"]
