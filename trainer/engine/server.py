@@ -237,8 +237,15 @@ async def _unless_disconnected(request: Request, futures: list[Future[Completion
             raise ClientGone("The client closed its connection.")
         return work.result()
     finally:
+        work.add_done_callback(_retrieve)
         work.cancel()
         gone.cancel()
+
+
+def _retrieve(work: asyncio.Future[Any]) -> None:
+    """Look at what became of work that nobody waits for any more, or else asyncio would complain that nobody did."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def _disconnected(request: Request) -> None:

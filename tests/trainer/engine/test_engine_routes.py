@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -158,13 +159,18 @@ async def test_body_that_is_not_json_is_refused(http: Http) -> None:
         assert "not JSON" in (await answer.json())["error"]["message"]
 
 
-async def test_client_that_goes_away_takes_its_sequences_with_it(http: Http, served: tuple[Engine, str]) -> None:
+async def test_client_that_goes_away_takes_its_sequences_with_it(
+    http: Http, served: tuple[Engine, str], caplog: pytest.LogCaptureFixture
+) -> None:
     engine, _ = served
     body = {"prompt": [5], "max_tokens": 500, "ignore_eos": True, "n": 4}
     request = asyncio.ensure_future(http.post("/v1/completions", json=body))
     await _until(lambda: engine.load()[0] == 4)
     request.cancel()
     await _until(lambda: engine.load() == (0, 0))
+    await _post(http, "/v1/completions", prompt=[5], max_tokens=1)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_full_line_answers_busy(http: Http, served: tuple[Engine, str]) -> None:
