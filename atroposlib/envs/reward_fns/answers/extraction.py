@@ -14,6 +14,10 @@ _LAST_NUMBER: Final = re.compile(
 )
 _SENTENCE_END: Final = re.compile(r"[.!?](?=\s|$|\*)")
 _LONGEST_SENTENCE: Final = 2000
+_CONTRASTED: Final = re.compile(
+    r"([-+]?[$€£]?\\?\$?\d[^\s;]*(?:\s[^\s,;]+){0,2}?)(?:,\s+(?:(?:and|but)\s+)?not\b|,?\s+(?:rather than|instead of)\b)",
+    re.I,
+)
 _FILLERS: Final = re.compile(
     r"(?:equal to|equals|thus|therefore|simply|just|approximately|about|the|option|choice)\s", re.I
 )
@@ -108,13 +112,15 @@ def last_number(text: str) -> str | None:
 
 
 def _said_answer(text: str) -> Found | None:
-    """After the last "the answer is", up to the end of the sentence."""
+    """After the last "the answer is", up to the end of the sentence; of "7, not 8" the 7."""
     for head in reversed([*_THE_ANSWER.finditer(text)]):
         line = text[head.end() : head.end() + _LONGEST_SENTENCE].split("\n", 1)[0]
         sentence = _SENTENCE_END.split(line, maxsplit=1)[0]
         said = sentence.strip(" \t*_`:")
         while (filler := _FILLERS.match(said)) is not None:
             said = said[filler.end() :].lstrip()
+        if contrasted := _CONTRASTED.match(said):
+            said = contrasted[1].rstrip(",")
         if said:
             return Found(said, "said to be the answer")
     return None
