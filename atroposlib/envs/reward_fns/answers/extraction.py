@@ -15,8 +15,9 @@ _LAST_NUMBER: Final = re.compile(
 _SENTENCE_END: Final = re.compile(r"[.!?](?=\s|$|\*)")
 _LONGEST_SENTENCE: Final = 2000
 _CONTRASTED: Final = re.compile(
-    r"([-+]?[$€£]?\\?\$?\d[^\s;]*(?:\s[^\s,;]+){0,2}?)(?:,\s+(?:(?:and|but)\s+)?not\b|,?\s+(?:rather than|instead of)\b)",
-    re.I,
+    r"([-+]?[$€£]?\\?\$?\d[^\s;]*(?:\s[^\s,;]+){0,2}?)"  # a number, perhaps with its unit
+    r"(?:,\s+(?:(?:and|but)\s+)?not\b|,?\s+(?:rather than|instead of)\b)",
+    re.IGNORECASE,
 )
 _FILLERS: Final = re.compile(
     r"(?:equal to|equals|thus|therefore|simply|just|approximately|about|the|option|choice)\s", re.I
