@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -201,13 +201,29 @@ def _state_of(folder: Path) -> str:
 
 
 def _load_from_hub(source: Source, datasets: Any) -> Rows:
-    hub, offline = datasets.config.HF_ENDPOINT, datasets.config.HF_HUB_OFFLINE
-    if not offline and not _is_cached(source, datasets) and not hub_answers(hub):
+    hub = datasets.config.HF_ENDPOINT
+    reachable = not datasets.config.HF_HUB_OFFLINE and hub_answers(hub)
+    if not reachable and not datasets.config.HF_HUB_OFFLINE and not _is_cached(source, datasets):
         raise ConfigError(_how_to_get(source, f"{hub} does not answer"))
     try:
-        return datasets.load_dataset(source.name, source.config, split=source.split)
+        with nullcontext() if reachable else _from_the_cache_alone(datasets):
+            return datasets.load_dataset(source.name, source.config, split=source.split)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise ConfigError(_how_to_get(source, str(error))) from error
+    except ValueError as error:
+        if "find cache" not in str(error):
+            raise
+        raise ConfigError(_how_to_get(source, str(error).replace("\n", ". "))) from error
+
+
+@contextmanager
+def _from_the_cache_alone(datasets: Any) -> Iterator[None]:
+    """``datasets`` would ask a hub that is not there for half a minute, cached or not."""
+    before, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
 
 
 def _how_to_get(source: Source, problem: str) -> str:

@@ -217,6 +217,21 @@ def test_without_a_network_a_name_of_the_hub_is_an_error_at_once_that_says_how_t
     assert time.monotonic() - started < hub.REACH_S + 1
 
 
+def test_without_a_network_the_cache_is_taken_at_once_and_what_it_lacks_is_named(here, monkeypatch):
+    cache = here / "cache"
+    datasets.load_dataset(str(write_gsm8k(here / "gsm8k")), "main", cache_dir=str(cache))
+    (config,) = (cache / "gsm8k").iterdir()
+    config.rename(cache / "gsm8k" / "main")
+    (cache / "gsm8k").rename(cache / "org___gsm8k")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
+    started = time.monotonic()
+    assert load("org/gsm8k", config="main") == sums(40)
+    with pytest.raises(ConfigError, match=r"for config 'socratic'\. Available .*main.*hf download org/gsm8k"):
+        load("org/gsm8k", config="socratic")
+    assert time.monotonic() - started < hub.REACH_S + 1
+
+
 def test_a_hub_that_never_answers_is_not_waited_for(here, monkeypatch, silent_address):
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", silent_address)
     monkeypatch.setattr(hub, "REACH_S", 0.3)
