@@ -7,6 +7,8 @@ import re
 from atroposlib.tool_call_parsers.marked_json import Head, MarkedJsonParser
 from atroposlib.tool_call_parsers.registry import register_parser
 
+_WHOLE_ID = re.compile(r"functions\.\S{1,200}:\d{1,9}")
+
 
 @register_parser("kimi_k2")
 class KimiK2Parser(MarkedJsonParser):
@@ -22,8 +24,13 @@ class KimiK2Parser(MarkedJsonParser):
     separator = "<|tool_call_argument_begin|>"
 
     def read_head(self, text: str, start: int, limit: int) -> Head | None:
-        """The name is the id without ``functions.`` and without its number; it may hold dots."""
+        """The name is the id without ``functions.`` and without its number; it may hold dots.
+
+        A whole id and the end token right behind it are a call without arguments.
+        """
         separator = text.find(self.separator, start, limit)
-        id = text[start:separator].strip() if separator >= 0 else ""
+        id = text[start : separator if separator >= 0 else limit].strip()
+        if separator < 0 and not (_WHOLE_ID.fullmatch(id) and text.startswith(self.end, limit)):
+            return None
         name = re.sub(r":\d+$", "", id.removeprefix("functions."))
-        return Head(name, id, separator + len(self.separator)) if name else None
+        return Head(name, id, separator + len(self.separator) if separator >= 0 else limit) if name else None

@@ -47,7 +47,7 @@ class MarkedJsonParser(ToolCallParser):
 
     def _read(self, seeker: Seeker, start: int) -> CallSpan:
         text, inside = seeker.text, start + len(self.begin)
-        head = self.read_head(text, inside, seeker.find(self.begin, inside))
+        head = self.read_head(text, inside, min(seeker.find(token, inside) for token in (self.begin, self.end)))
         if head is None:
             return self._broken(seeker, start, inside, UNREADABLE_NAME, "", "it does not name a tool")
         arguments_at = _past_fence(text, head.arguments_at)

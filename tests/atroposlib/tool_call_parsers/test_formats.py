@@ -233,6 +233,15 @@ def test_kimi_an_id_used_twice_is_counted_up():
     ]
 
 
+def test_kimi_an_id_ends_with_its_call():
+    begin, separator, end = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+    parsed = parse("kimi_k2", f"{begin}functions.a:0{end}{begin}functions.b:1{separator}{{}}{end}")
+    assert good(parsed) == [("a", {}), ("b", {})]
+    assert [call.id for call in parsed.tool_calls] == ["functions.a:0", "functions.b:1"]
+    for unsure in (f"{begin}functions.a:0", f"{begin}a{end} so {separator}{{}}", f"{begin}a b:1{end}"):
+        assert [name for name, _ in broken(parse("kimi_k2", unsure))] == [UNREADABLE_NAME]
+
+
 @pytest.mark.parametrize("blank", ["", " ", "\n"])
 def test_kimi_a_call_with_nothing_for_arguments_has_none(blank):
     call = f"<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{blank}"
