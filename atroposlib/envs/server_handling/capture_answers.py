@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from atroposlib.envs.server_handling.capture_fields import UnsupportedField
+from atroposlib.envs.server_handling.capture_fields import UnsupportedField, WrongField
 from atroposlib.envs.server_handling.capture_session import NoTurnsLeft, TooManySessions, UnknownSession
 from atroposlib.envs.server_handling.http_client import EngineBusy, encode_json
 from atroposlib.errors import (
@@ -22,6 +22,9 @@ from atroposlib.errors import (
     NotTokenExact,
     RolloutInvalid,
 )
+
+LONGEST_MESSAGE = 4000
+"""Characters of an error; one that quotes a request may be as long as that."""
 
 
 class JsonResponse(Response):
@@ -83,8 +86,12 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, RolloutInvalid):
         code = error.reason
     retry_after_s = error.retry_after_s if isinstance(error, EngineBusy) else None
-    param = error.name if isinstance(error, UnsupportedField) else None
-    return Failure(status, str(error), name, code, retry_after_s, param)
+    param = error.name if isinstance(error, WrongField) else None
+    return Failure(status, _shortened(str(error)), name, code, retry_after_s, param)
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…"
 
 
 _UNEXPECTED: list[Any] = [500, "server_error", "internal_error"]

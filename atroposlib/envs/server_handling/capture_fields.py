@@ -20,6 +20,19 @@ ONLY_FOR_OPENAI = (
 )
 """Fields that concern OpenAI's own service, and that an engine may refuse."""
 
+MOST_CHOICES = 128
+"""Choices that one request may ask for, as in OpenAI's API."""
+NO_LIMIT = -1
+"""As ``max_tokens``: as many as there is room for."""
+ARGUMENTS_OF_TEMPLATES = frozenset(
+    (
+        *("add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents"),
+        *("max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors"),
+        *("sanitize_control_tokens", "self", "tokenize", "tokenizer_kwargs", "tools", "truncation"),
+    )
+)
+"""What ``apply_chat_template`` takes beside the variables of the template."""
+
 _Refused = Mapping[str, tuple[tuple[Any, ...], str]]
 """By name: the values that ask for nothing, and what to do about others."""
 _REFUSED: _Refused = {
@@ -27,6 +40,11 @@ _REFUSED: _Refused = {
     "echo": ((False,), "the prompt is recorded anyway; leave it out"),
     "use_beam_search": ((False,), "only samples are recorded; leave it out"),
     "best_of": ((1,), "each completion is recorded; send n instead"),
+    "prompt_embeds": ((), "only ids are recorded; send a text or ids"),
+    "prompt_logprobs": ((), "only the logprob of what was sampled is recorded; leave it out"),
+    "self": ((), "no such field is known; leave it out"),
+    "split": (("train",), "an agent does not choose its share of the engine; leave it out"),
+    "truncate_prompt_tokens": ((), "what is recorded is the whole prompt; send a shorter one"),
 }
 _REFUSED_IN_CHATS: _Refused = {
     **_REFUSED,
@@ -45,24 +63,32 @@ _REFUSED_IN_CHATS: _Refused = {
         "turn one after the other",
     ),
     "prediction": ((), "leave it out"),
+    "prompt": ((), "send messages, or the prompt to /completions"),
     "top_logprobs": ((0,), "only the logprob of what was sampled is recorded; send logprobs alone"),
     "verbosity": (("medium",), "say in a message how long the answer is to be"),
     "web_search_options": ((), "nothing here searches the web; offer a tool"),
 }
 _REFUSED_IN_TEXTS: _Refused = {
     **_REFUSED,
+    "chat_template_kwargs": (({},), "a text has no template; send messages to /chat/completions"),
+    "messages": ((), "send them to /chat/completions"),
     "logprobs": ((), "GET /{session}/nodes tells the logprobs of what was sampled; leave it out"),
     "suffix": (("",), "a text is only continued at its end; leave it out"),
+    "tools": (([],), "send messages to /chat/completions"),
 }
 _TOOL_CHOICES = 'send "auto" or "none", and offer that tool alone'
 
 
-class UnsupportedField(ConfigError):
-    """A field of a request that the answer would not honour."""
+class WrongField(ConfigError):
+    """A field of a request that is not what it has to be. ``name``: its place, such as ``messages[0].content``."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
         self.name = name
+
+
+class UnsupportedField(WrongField):
+    """A field of a request that the answer would not honour."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +107,8 @@ def text_arguments(fields: Mapping[str, Any]) -> Asked:
 def chat_arguments(fields: Mapping[str, Any], template: str) -> Asked:
     """Of a chat. The role ``developer``, which templates do not know, is ``system``.
 
-    ``template``: the source of the chat template. Raises: UnsupportedField.
+    ``template``: the source of the chat template. Raises: UnsupportedField. What has the wrong type was refused before
+    (``capture_bodies``).
     """
     asked = Asked(_taken(fields, _REFUSED_IN_CHATS))
     arguments = asked.arguments
@@ -90,6 +117,7 @@ def chat_arguments(fields: Mapping[str, Any], template: str) -> Asked:
         for message in arguments["messages"]
     ]
     _check_tools(arguments.get("tools"))
+    _check_variables(arguments.get("chat_template_kwargs"))
     _choose_tools(asked)
     _set_effort(arguments, template)
     return asked
@@ -108,14 +136,24 @@ def _taken(fields: Mapping[str, Any], refused: _Refused) -> dict[str, Any]:
             raise UnsupportedField(name, f"{_shown(value)} is not supported with completions from ids; {instead}")
     if taken.get("response_format") == {"type": "text"}:
         del taken["response_format"]
+    for name in ("max_tokens", "max_completion_tokens"):
+        if taken.get(name) == NO_LIMIT:
+            del taken[name]
     return taken
 
 
 def _check_tools(tools: Any) -> None:
     for tool in tools or ():
-        kind = tool.get("type", "function") if isinstance(tool, Mapping) else tool
+        kind = tool.get("type", "function")
         if kind != "function":
             raise UnsupportedField("tools", f'a tool of the type {_shown(kind)} is not supported; send "function"')
+
+
+def _check_variables(variables: Mapping[str, Any] | None) -> None:
+    """What the tokenizer would take as an argument of its own, such as another template, is no variable."""
+    for name in variables or ():
+        if name in ARGUMENTS_OF_TEMPLATES:
+            raise UnsupportedField(f"chat_template_kwargs.{name}", "it is no variable of the template; leave it out")
 
 
 def _choose_tools(asked: Asked) -> None:

@@ -1,34 +1,30 @@
 """The routes of a capture proxy: each is one call on a session.
 
-Errors are answered as OpenAI's API words them: ``{"error": {"message", "type", "code"}}``.
+Errors are answered as OpenAI's API words them: ``{"error": {"message", "type", "code"}}``, and
+``param`` where one field of the request is to blame.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import secrets
 from functools import partial
 from typing import Any
 
-import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from atroposlib.envs.server_handling.capture_answers import Failure, JsonResponse, ReportingResponse, failure_of, plain
-from atroposlib.envs.server_handling.capture_fields import (
-    HOW_IT_COMES,
-    chat_arguments,
-    text_arguments,
-)
+from atroposlib.envs.server_handling.capture_bodies import Wanted, read_chat, read_session, read_text
+from atroposlib.envs.server_handling.capture_fields import WrongField
 from atroposlib.envs.server_handling.capture_session import Answer, CaptureSession, CaptureSessions, UnknownSession
 from atroposlib.envs.server_handling.capture_stream import EventStream, events_of, text_events_of
-from atroposlib.envs.server_handling.http_client import encode_json
+from atroposlib.envs.server_handling.off_loop import off_loop
 from atroposlib.envs.server_handling.server_manager import ServerManager
-from atroposlib.errors import AtroposError, ConfigError
+from atroposlib.envs.server_handling.token_text import TokenText
+from atroposlib.errors import AtroposError
 from atroposlib.tool_call_parsers import get_parser
 
 logger = logging.getLogger(__name__)
@@ -38,51 +34,6 @@ HEAD_WITHIN_S = 0.2
 """Seconds after which a stream gets its head. What fails before, as an overlong conversation does, has a status."""
 RETRY_COUNT = "x-stainless-retry-count"
 """Header in which OpenAI's clients number the repetitions of a request."""
-
-
-class SessionRequest(BaseModel):
-    """What ``POST /sessions/create`` takes; all of it may be left out."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    tool_parser: str | None = "hermes"
-    track_tree: bool = False
-    base_url: str | None = None
-    preserve_think_blocks: bool = False
-    max_rollout_tokens: int | None = None
-
-
-class StreamOptions(BaseModel):
-    """How a stream is to be."""
-
-    include_usage: bool | None = None
-
-
-class Body(BaseModel):
-    """What has to be right in every request; the rest is the template's and the engine's to judge."""
-
-    model_config = ConfigDict(extra="allow")
-
-    n: int | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-
-    @property
-    def with_usage(self) -> bool:
-        """Whether the stream is to end with its usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-
-class ChatBody(Body):
-    """A chat request."""
-
-    messages: list[dict[str, Any]]
-
-
-class TextBody(Body):
-    """A text completion."""
-
-    prompt: str | list[int]
 
 
 class _Refused(Exception):
@@ -156,7 +107,7 @@ class CaptureProxy:
 
     async def create(self, request: Request) -> Any:
         self._require_token(request)
-        wanted = _parse(SessionRequest, _fields(await _body(request) or b"{}"))
+        wanted = read_session(await _body(request))
         parser = None if wanted.tool_parser is None else _parser(wanted.tool_parser)
         managed = await self.manager.open_rollout(
             self.tokenizer,
@@ -178,23 +129,23 @@ class CaptureProxy:
     # one session
 
     async def chat(self, request: Request) -> Any:
-        session, fields = await self._session(request), _fields(await _body(request))
-        body, asked = _parse(ChatBody, fields), chat_arguments(fields, _template_of(session))
-        work = partial(_converse, session, asked.arguments)
-        answer = session.ask(_name("chat", fields), _first_try(request), work, asked.wishes)
-        return await _reply(request, answer, body, events_of)
+        session = await self._session(request)
+        wanted = await _chat(session, request)
+        work = partial(_converse, session, wanted.arguments)
+        answer = session.ask(wanted.key, _first_try(request), work, wanted.wishes)
+        return await _reply(request, answer, wanted, events_of)
 
     async def complete(self, request: Request) -> Any:
-        session, fields = await self._session(request), _fields(await _body(request))
-        body, asked = _parse(TextBody, fields), text_arguments(fields)
-        work = partial(_continue_text, session, asked.arguments)
-        answer = session.ask(_name("text", fields), _first_try(request), work)
-        return await _reply(request, answer, body, text_events_of)
+        session, body = await self._session(request), await _body(request)
+        vocabulary = TokenText(session.managed.tokenizer).vocabulary
+        wanted = await off_loop(len(body), read_text, body, vocabulary)
+        work = partial(_continue_text, session, wanted.arguments)
+        answer = session.ask(wanted.key, _first_try(request), work)
+        return await _reply(request, answer, wanted, text_events_of)
 
     async def render(self, request: Request) -> Any:
-        session, fields = await self._session(request), _fields(await _body(request))
-        _parse(ChatBody, fields)
-        text, ids = await session.managed.render(**chat_arguments(fields, _template_of(session)).arguments)
+        session = await self._session(request)
+        text, ids = await session.managed.render(**(await _chat(session, request)).arguments)
         return {"prompt": text, "prompt_token_ids": ids}
 
     async def nodes(self, request: Request) -> Any:
@@ -245,6 +196,8 @@ async def _answered(endpoint: Any, request: Request) -> Response:
         told = await endpoint(request)
     except _Refused as refused:
         return refused.failure.response()
+    except ClientDisconnect:
+        return Response(status_code=400)  # to nobody
     except Exception as error:  # noqa: BLE001 the boundary of one request
         return _told(request, error).response()
     return told if isinstance(told, Response) else JsonResponse(told)
@@ -271,7 +224,7 @@ async def _continue_text(session: CaptureSession, asked: dict[str, Any]) -> Any:
     return await session.managed.completion(**{**session.defaults, **asked})
 
 
-async def _reply(request: Request, answer: Answer, asked: Body, events: Any) -> Response:
+async def _reply(request: Request, answer: Answer, asked: Wanted, events: Any) -> Response:
     def delivered() -> None:
         answer.delivered = True
 
@@ -307,29 +260,9 @@ async def _body(request: Request) -> bytes:
     return bytes(content)
 
 
-def _fields(body: bytes) -> dict[str, Any]:
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"the body is not JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise ConfigError("the body has to be a JSON object")
-    return fields
-
-
-def _parse(kind: Any, fields: dict[str, Any]) -> Any:
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the body"
-        raise ConfigError(f"{place}: {first['msg']}") from error
-
-
-def _name(path: str, fields: dict[str, Any]) -> str:
-    """The same for a request and its repetition, which may ask for the answer as a stream or no more so."""
-    asked = {name: value for name, value in fields.items() if name not in HOW_IT_COMES}
-    return hashlib.sha256(path.encode() + b"\n" + encode_json(asked)).hexdigest()
+async def _chat(session: CaptureSession, request: Request) -> Wanted:
+    body = await _body(request)
+    return await off_loop(len(body), read_chat, body, _template_of(session))
 
 
 def _template_of(session: CaptureSession) -> str:
@@ -340,7 +273,7 @@ def _parser(name: str) -> str:
     try:
         get_parser(name)
     except KeyError as error:
-        raise ConfigError(f"tool_parser: {error.args[0]}") from error
+        raise WrongField("tool_parser", error.args[0]) from error
     return name
 
 

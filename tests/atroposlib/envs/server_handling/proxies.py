@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,14 +10,14 @@ from typing import Any
 import openai
 import uvicorn
 
-from atroposlib.envs.server_handling.managed_server_proxy import create_app
+from atroposlib.envs.server_handling.managed_server_proxy import _listen, create_app
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
 
 @asynccontextmanager
 async def serving_proxy(manager: ServerManager, tokenizer: Any = None, **settings: Any) -> AsyncIterator[str]:
     """Serve a proxy on a free port of the loopback; yields its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with _listen("127.0.0.1", 0) as listener:
         config = uvicorn.Config(create_app(manager, tokenizer, "model", **settings), log_config=None, access_log=False)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))

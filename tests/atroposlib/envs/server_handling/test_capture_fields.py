@@ -53,14 +53,35 @@ REFUSED_IN_CHATS = {
     "moderation": {"model": "m"},
     "parallel_tool_calls": False,
     "prediction": {"type": "content", "content": "x"},
+    "prompt": "x",
+    "prompt_embeds": "x",
+    "prompt_logprobs": 1,
     "reasoning_effort": "high",
+    "self": 1,
+    "split": "eval",
     "tools": [{"type": "custom", "custom": {"name": "look"}}],
     "top_logprobs": 5,
+    "truncate_prompt_tokens": 5,
     "use_beam_search": True,
     "verbosity": "low",
     "web_search_options": {},
 }
-REFUSED_IN_TEXTS = {"best_of": 3, "echo": True, "input_ids": [1], "logprobs": 1, "suffix": "x", "use_beam_search": True}
+REFUSED_IN_TEXTS = {
+    "best_of": 3,
+    "chat_template_kwargs": {"enable_thinking": False},
+    "echo": True,
+    "input_ids": [1],
+    "logprobs": 1,
+    "messages": QUESTION,
+    "prompt_embeds": "x",
+    "prompt_logprobs": 1,
+    "self": 1,
+    "split": "eval",
+    "suffix": "x",
+    "tools": [TOOL],
+    "truncate_prompt_tokens": 5,
+    "use_beam_search": True,
+}
 TAKEN = {"messages", "model", "n", "max_completion_tokens", "logprobs", "tool_choice", "tools", "prompt"}
 """What every other test of the proxy uses."""
 
