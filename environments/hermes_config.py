@@ -104,13 +104,19 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     @model_validator(mode="after")
     def _one_source_of_tools(self) -> Self:
         if self.distribution is not None and self.enabled_toolsets is not None:
-            raise ValueError("distribution and enabled_toolsets exclude each other: set one of them")
+            raise ValueError(
+                "distribution and enabled_toolsets exclude each other: leave one out by --env.enabled_toolsets None or "
+                "--env.distribution None"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_source_of_the_image(self) -> Self:
         if self.docker_image is not None and self.docker_build is not None:
-            raise ValueError("docker_image and docker_build exclude each other: set one of them")
+            raise ValueError(
+                "docker_image and docker_build exclude each other: leave one out by --env.docker_image None or "
+                "--env.docker_build None"
+            )
         return self
 
     @model_validator(mode="after")

@@ -54,30 +54,29 @@ def register_backend(name: str, factory: StartSandbox, *, check: Callable[[], No
     _registered[name] = _Backend(factory, check or _always)
 
 
-def check_backend(name: str) -> None:
-    """Return where boxes of this backend can be started here; for ``auto``, of any that it chooses from.
+def check_backend(name: str, spec: SandboxSpec | None = None) -> None:
+    """Return where boxes of this backend can be started here; for ``auto``, of the one that it chooses for ``spec``.
 
     May block for a moment: a backend tries what it needs.
 
     Raises: UnknownBackend; SandboxUnavailable, saying what to install or change.
     """
     if name == AUTO:
-        _choose()
-    else:
-        _find(name).check()
+        name = _choose(spec or SandboxSpec())
+    _find(name).check()
 
 
 async def start_sandbox(backend: str, spec: SandboxSpec | None = None) -> Sandbox:
     """A running box, which the caller closes.
 
-    ``auto`` is Docker for a spec with an image; else Linux namespaces where the kernel allows them, else Docker. It is
-    never ``local``.
+    ``auto`` is Docker for a spec with an image, or with the network ``bridge``; else Linux namespaces where the kernel
+    allows them, else Docker. It is never ``local``.
 
     Raises: UnknownBackend, SandboxUnavailable, SandboxStartError.
     """
     spec = spec or SandboxSpec()
     if backend == AUTO:
-        backend = "docker" if spec.image is not None or spec.build is not None else await asyncio.to_thread(_choose)
+        backend = await asyncio.to_thread(_choose, spec)
     return await _find(backend).start(spec)
 
 
@@ -91,7 +90,9 @@ async def open_sandbox(backend: str, spec: SandboxSpec | None = None) -> AsyncIt
         await box.close()
 
 
-def _choose() -> str:
+def _choose(spec: SandboxSpec) -> str:
+    if spec.image is not None or spec.build is not None or spec.network == "bridge":
+        return "docker"
     reasons = []
     for name in _CHOICES:
         try:

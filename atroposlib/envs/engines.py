@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from atroposlib.envs.server_handling.generation import EngineFacts
+from atroposlib.envs.server_handling.http_client import EngineHttp
 from atroposlib.envs.settings import Settings
-from atroposlib.errors import ConfigError, EngineUnavailable
+from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable
 
 if TYPE_CHECKING:
     from atroposlib.envs.base import BaseEnv
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Mode = Literal["serve", "process", "evaluate"]
+PROXY_TIMEOUT_S = 10.0
 
 
 async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
@@ -24,8 +26,10 @@ async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
 
     Engines that nobody chose (the default ports) are looked at but not waited for: many environments need none.
     Raises: EngineUnavailable, EngineRefused; ConfigError where ``serve`` needs token ids and an engine gives none, or
-    where the tokenizer is not found that goes with them, or another one was named.
+    where the tokenizer is not found that goes with them, or another one was named, or no capture proxy is there.
     """
+    if env.server.use_proxy and env.server.proxy_url:
+        await _check_proxy(env.server.proxy_url)
     servers = env.server.servers
     if not servers:
         return
@@ -42,6 +46,19 @@ async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
     elif env.needs_tokenizer(mode):
         tokenizer = await asyncio.to_thread(lambda: env.tokenizer)  # a wrong one is found before anything is started
         await env.server.check_tokenizer(tokenizer)
+
+
+async def _check_proxy(url: str) -> None:
+    http = EngineHttp({}, timeout_s=PROXY_TIMEOUT_S)
+    try:
+        await http.get(f"{url.rstrip('/')}/health")
+    except (EngineRefused, EngineUnavailable) as error:
+        if getattr(error, "status", None) is None:  # else somebody answers, and that was the question
+            raise ConfigError(
+                f"--proxy_url {url}: no capture proxy answers there; start it, or correct the URL"
+            ) from error
+    finally:
+        await http.close()
 
 
 async def _any_up(env: BaseEnv) -> bool:

@@ -329,8 +329,13 @@ def _fault(fault: Mapping[str, Any], origins: Mapping[str, str], otherwise: str)
     name = location[0] if location else ""
     if fault["type"] == "missing":
         return f"--env.{name} is required"
-    origin = origins.get(name) or f"{otherwise}: {name}".rstrip(": ")
     message = str(fault["msg"]).removeprefix("Value error, ")
+    origin = origins.get(name) or (not name and _named_in(message, origins)) or f"{otherwise}: {name}".rstrip(": ")
     if is_secret(name) or isinstance(fault.get("input"), (dict, BaseModel)):
         return f"{origin}: {message}"
     return f"{origin}: {message} (got {fault.get('input')!r})"
+
+
+def _named_in(message: str, origins: Mapping[str, str]) -> str:
+    """Where the settings came from that a message about several of them names."""
+    return ", ".join(dict.fromkeys(origin for name, origin in origins.items() if re.search(rf"\b{name}\b", message)))

@@ -10,7 +10,7 @@ Message = dict[str, Any]
 
 
 class StopReason(StrEnum):
-    """Why a conversation ended. The last three say that it is no sample of the policy: never score them."""
+    """Why a conversation ended. The last four say that it is no sample of the policy: never score them."""
 
     FINISHED = "finished"
     """The model answered without calling a tool."""
@@ -23,9 +23,11 @@ class StopReason(StrEnum):
     EMPTY_REPLY = "empty_reply"
     """The engine answered without any choice."""
     SANDBOX_ERROR = "sandbox_error"
+    NOTHING_ASKED = "nothing_asked"
+    """The agent is a program of its own, and it ended without asking its model anything."""
 
 
-_INVALID = {StopReason.ENGINE_ERROR, StopReason.EMPTY_REPLY, StopReason.SANDBOX_ERROR}
+_INVALID = {StopReason.ENGINE_ERROR, StopReason.EMPTY_REPLY, StopReason.SANDBOX_ERROR, StopReason.NOTHING_ASKED}
 
 
 @dataclass(frozen=True)

@@ -115,10 +115,20 @@ async def check_usable(config: HermesAgentEnvConfig) -> None:
     for field in ("docker_image", "docker_build"):
         if getattr(config, field) is not None and name not in BACKENDS_WITH_IMAGES:
             raise ConfigError(f"{field} is set, but terminal_backend {name!r} has no images; use docker")
+    if config.sandbox_network == "bridge" and name == "bubblewrap":
+        raise ConfigError(
+            "sandbox_network is bridge, but bubblewrap boxes have no network of the machine; set "
+            "--env.terminal_backend docker, or name the hosts that a box may reach"
+        )
+    if isinstance(config.sandbox_network, list) and name == "local":
+        raise ConfigError(
+            "sandbox_network names hosts, to which local boxes cannot be held; set --env.terminal_backend docker or "
+            "bubblewrap"
+        )
     if config.docker_build is not None and not Path(config.docker_build, "Dockerfile").is_file():
         raise ConfigError(f"docker_build: there is no file {Path(config.docker_build, 'Dockerfile')}")
     try:
-        await asyncio.to_thread(check_backend, name)
+        await asyncio.to_thread(check_backend, name, config.sandbox_spec())
     except SandboxUnavailable as error:
         raise ConfigError(f"terminal_backend {name!r}: {error}") from error
 

@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING
 from atroposlib.errors import ConfigError, RolloutInvalid
 from environments.tool_context import ToolContext
 from environments.tools.workspaces import Workspace, WorkspaceScope
-from sandboxes.errors import IMAGE_FAULTS, SandboxFileError
+from sandboxes.errors import (
+    IMAGE_FAULTS,
+    PoolBusy,
+    SandboxClosed,
+    SandboxFileError,
+    SandboxStartError,
+    SandboxTimeout,
+    SandboxUnavailable,
+)
 
 if TYPE_CHECKING:
     from sandboxes.base import Sandbox
+
+_BOX_FAULTS = (SandboxUnavailable, SandboxStartError, PoolBusy, SandboxClosed, SandboxTimeout)
+"""The box failed, and not what was asked of it."""
 
 
 async def fresh_context(scope: WorkspaceScope, agent: Workspace, artefacts: Sequence[str]) -> ToolContext:
@@ -44,11 +55,16 @@ async def _copy(source: Sandbox, target: Sandbox, path: str) -> None:
 
 @contextmanager
 def as_invalid(reason: str) -> Iterator[None]:
-    """What a reward function raises makes the rollout invalid; settings that are wrong end the run."""
+    """What a reward function raises makes the rollout invalid; settings that are wrong end the run.
+
+    ``reason`` is what it is counted under, unless the box failed.
+    """
     try:
         yield
     except (ConfigError, RolloutInvalid, *IMAGE_FAULTS):
         raise
+    except _BOX_FAULTS as error:
+        raise RolloutInvalid("sandbox_error", f"{type(error).__name__}: {error}") from error
     except Exception as error:
         raise RolloutInvalid(reason, f"{type(error).__name__}: {error}") from error
 

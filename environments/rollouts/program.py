@@ -80,8 +80,8 @@ def _ending(session: CaptureSession, ended: ExecResult, timeout_s: float) -> End
     if not session.managed.current_nodes and not failures:
         said = ended.output[-SHOWN_OUTPUT:].strip()
         return (
-            StopReason.ENGINE_ERROR,
-            f"agent_command asked its model nothing; it ended with {ended.exit_code}: {said}",
+            StopReason.NOTHING_ASKED,
+            f"agent_command asked its model nothing; it ended with {ended.exit_code}: {said or 'no output'}",
         )
     if any(isinstance(error, ContextFull) for error in failures):
         return StopReason.CONTEXT_FULL, None

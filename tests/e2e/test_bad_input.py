@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 from dataclasses import dataclass, field
@@ -89,6 +90,11 @@ AT_ONCE = {
         module(DATA, "process", "--env.dataset_path", "file", "--env.reward_functions", "nope"),
         "no reward function 'nope'; there are accuracy",
     ),
+    "two sources of tools": Case(
+        environment("process", "--env.distribution", "terminal_only"),
+        "--env.distribution: distribution and enabled_toolsets exclude each other: leave one out by "
+        "--env.enabled_toolsets None",
+    ),
     "unknown parser": Case(environment("process", "--env.tool_call_parser", "x"), "unknown tool_call_parser 'x'"),
     "groups cannot be written": Case(
         environment("process", "--env.data_path_to_save_groups", "file/below.jsonl"), "--env.data_path_to_save_groups: "
@@ -106,6 +112,12 @@ AT_ONCE = {
     "flag that is not here": Case(module(TRAINER, "--lora-r", "8"), "--lora-r: LoRA is not here"),
     "unknown flag of the trainer": Case(module(TRAINER, "--trainig-steps", "1"), "is --training-steps meant?"),
     "trainer, wrong number": Case(module(TRAINER, "--training-steps", "0"), "--training-steps must be at least 1"),
+    "trainer, no URL": Case(
+        module(TRAINER, "--atropos-url", "nonsense"), "--atropos-url: 'nonsense' is not an address"
+    ),
+    "trainer, no folder": Case(
+        module(TRAINER, "--model", "nope/nope"), "--model nope/nope: nope/nope is neither a folder of"
+    ),
     "quickstart, backend": Case(module(QUICKSTART, "--backend", "nope"), "--backend nope: no"),
     "quickstart, model": Case(module(QUICKSTART, "--model", "/nowhere"), "--model /nowhere: no such folder"),
     "quickstart, folder": Case(
@@ -200,6 +212,38 @@ def test_a_tokenizer_that_is_not_found_is_named_before_anything_starts(mode, fol
 def with_engine(mode: str, url: str, *words: str) -> list[str]:
     known = ("--openai.base_url", url, "--env.tokenizer_name", "tokenizer", "--env.use_wandb", "false")
     return environment(mode, *known, *words)
+
+
+UNFIT_BOXES = [
+    (("bubblewrap", "--env.sandbox_network", "bridge"), "bubblewrap boxes have no network of the machine; set --env."),
+    (
+        ("local", "--env.sandbox_network", "pypi.org"),
+        "sandbox_network names hosts, to which local boxes cannot be held",
+    ),
+    (("auto", "--env.sandbox_network", "bridge"), "terminal_backend 'auto': no Docker daemon at"),
+    (("auto", "--env.docker_image", "some:image"), "terminal_backend 'auto': no Docker daemon at"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), UNFIT_BOXES)
+def test_what_a_backend_cannot_give_is_named_before_the_first_rollout(words, says, folder, engines):
+    command = with_engine("process", engines["one"], "--env.terminal_backend", *words)
+    refused(Case(command, says, NO_DOCKER), folder)
+
+
+def test_a_capture_proxy_that_is_not_there_is_named(folder, engines):
+    words = ("--env.terminal_backend", "local", "--proxy_url", "http://127.0.0.1:9")
+    says = "--proxy_url http://127.0.0.1:9: no capture proxy answers there; start it"
+    refused(Case(with_engine("process", engines["one"], *words), says), folder)
+
+
+def test_an_agent_that_asks_its_model_nothing_is_not_taken_for_an_engine_that_fails(folder, engines):
+    require("bubblewrap")
+    words = ("--env.terminal_backend", "bubblewrap", "--env.agent_command", "true", "--env.total_steps", "1")
+    ended = run(with_engine("process", engines["one"], *words), folder)
+    assert ended.returncode == 1
+    assert "agent_command asked its model nothing; it ended with 0: no output" in ended.stderr
+    assert re.search(r"items in a row gave no group: nothing_asked \(\d+\)$", ended.stderr.strip())
 
 
 def test_docker_that_does_not_run_is_named(folder, engines):

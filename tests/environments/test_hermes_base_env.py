@@ -179,6 +179,12 @@ async def test_a_reward_function_that_raises_makes_the_rollout_invalid():
         await env.collect_trajectory(ITEM)
 
 
+async def test_a_box_that_cannot_be_had_for_the_grade_is_not_the_fault_of_the_reward_function():
+    env = make("nothing to do", sandbox_network=["pypi.org"])
+    with pytest.raises(RolloutInvalid, match="sandbox_error: SandboxUnavailable: a local sandbox cannot be held"):
+        await env.collect_trajectory(ITEM)
+
+
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), None, "high"])
 async def test_what_is_no_finite_number_is_no_reward(reward):
     class Env(CountingEnv):

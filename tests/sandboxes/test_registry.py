@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -94,10 +95,23 @@ async def test_auto_takes_docker_where_namespaces_do_not_work():
     assert await started("auto") == "docker"
 
 
-async def test_auto_with_an_image_is_docker():
+ONLY_DOCKERS = [SandboxSpec(image="task:1"), SandboxSpec(build=Path("task")), SandboxSpec(network="bridge")]
+
+
+@pytest.mark.parametrize("spec", ONLY_DOCKERS)
+async def test_auto_is_docker_for_what_namespaces_cannot_give(spec: SandboxSpec):
     backend_called("bubblewrap")
     backend_called("docker")
-    assert await started("auto", SandboxSpec(image="task:1")) == "docker"
+    check_backend("auto", spec)
+    assert await started("auto", spec) == "docker"
+
+
+@pytest.mark.parametrize("spec", ONLY_DOCKERS)
+def test_auto_says_what_docker_lacks_where_nothing_else_would_do(spec: SandboxSpec):
+    backend_called("bubblewrap")
+    backend_called("docker", "needs a daemon")
+    with pytest.raises(SandboxUnavailable, match=r"^needs a daemon"):
+        check_backend("auto", spec)
 
 
 async def test_auto_is_never_local_and_says_what_each_backend_lacks():
