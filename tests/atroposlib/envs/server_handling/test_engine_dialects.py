@@ -251,6 +251,87 @@ async def test_an_old_trl_answers_chats_and_texts_too(manager):
     assert text.choices[0].text == "olleh"
 
 
+SAMPLING = {"seed": 3, "stop": ["x"], "presence_penalty": 0.5, "min_tokens": 1, "stop_token_ids": [7]}
+
+
+@pytest.mark.parametrize("manager", [(OldTrl, "trl")], indirect=True)
+async def test_an_old_trl_gets_sampling_parameters_where_it_reads_them(manager):
+    manager.servers[0].tokenizer = ByteTokenizer()
+    asked = {"max_tokens": 5, "top_k": 4, "model": "m", "user": "u", "timeout": 9, **SAMPLING}
+    await manager.generate(input_ids=PROMPT, extra_body={"min_p": 0.1}, **asked)
+    await manager.completion(prompt="hello", tools=None, logprobs=None, extra_body={"min_p": 0.1}, **asked)
+    chat = [{"role": "user", "content": "hello"}]
+    answer = await manager.chat_completion(messages=chat, tool_choice="auto", extra_body={"min_p": 0.1}, **asked)
+    assert answer.choices[0].finish_reason == "length"
+    for body in manager.engine.bodies("/generate/"):
+        prompts, logprobs = body.pop("prompts"), body.pop("logprobs")
+        assert (len(prompts), logprobs) == (1, 0)
+        assert body == {"max_tokens": 5, "top_k": 4, "min_p": 0.1, "generation_kwargs": SAMPLING}
+
+
+@pytest.mark.parametrize("manager", [(OldTrl, "trl")], indirect=True)
+async def test_the_other_name_of_the_limit_reaches_an_old_trl(manager):
+    manager.servers[0].tokenizer = ByteTokenizer()
+    chat = await manager.chat_completion(messages=[{"role": "user", "content": "hello"}], max_completion_tokens=5)
+    assert chat.choices[0].message.content == "tnats"
+
+
+@pytest.mark.parametrize("manager", [(OldTrl, "trl")], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logit_bias", {"65": -100}),
+        ("response_format", {"type": "json_object"}),
+        ("truncate_prompt_tokens", 5),
+        ("structured_outputs", {"regex": "a"}),
+        ("priority", 1),
+    ],
+)
+async def test_what_an_old_trl_has_no_place_for_is_refused_by_name(manager, name, value):
+    manager.servers[0].tokenizer = ByteTokenizer()
+    for asked in ({name: value}, {"extra_body": {name: value}}):
+        with pytest.raises(ConfigError, match=f"^{name}: .* has no place for it; leave it out"):
+            await manager.generate(input_ids=PROMPT, **asked)
+        with pytest.raises(ConfigError, match=f"^{name}: "):
+            await manager.completion(prompt="hello", **asked)
+        with pytest.raises(ConfigError, match=f"^{name}: "):
+            await manager.chat_completion(messages=[{"role": "user", "content": "hello"}], **asked)
+    assert manager.engine.bodies("/generate/") == []
+    with pytest.raises(ConfigError, match="^logprobs: "):
+        await manager.completion(prompt="hello", logprobs=0)
+
+
+@pytest.mark.parametrize("manager", [(OldTrl, "trl")], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "value"), [("logprobs", True), ("stream", True), ("tool_choice", "required"), ("top_logprobs", 2)]
+)
+async def test_a_chat_with_an_old_trl_refuses_what_it_could_not_answer(manager, name, value):
+    with pytest.raises(ConfigError, match=f"^{name}: "):
+        await manager.chat_completion(messages=[{"role": "user", "content": "hello"}], **{name: value})
+
+
+@pytest.mark.parametrize("manager", [(OldTrl, "trl")], indirect=True)
+async def test_a_chat_with_an_old_trl_gives_the_template_its_variables(manager):
+    manager.servers[0].tokenizer = ByteTokenizer("{{ mood }}{{ messages[0].content }}{{ tools }}")
+    asked = {"messages": [{"role": "user", "content": "hello"}], "tools": [{}], "tool_choice": "none", "max_tokens": 5}
+    for variables in (
+        {"chat_template_kwargs": {"mood": "sad "}},
+        {"extra_body": {"chat_template_kwargs": {"mood": "sad "}}},
+    ):
+        await manager.chat_completion(**asked, **variables)
+    assert [body["prompts"] for body in manager.engine.bodies("/generate/")] == [["sad helloNone"]] * 2
+
+
+@pytest.mark.parametrize("manager", [(lambda: OldTrl(with_logprobs=False), "trl")], indirect=True)
+async def test_a_trl_that_may_pass_over_a_parameter_is_named_once(manager, caplog):
+    manager.servers[0].tokenizer = ByteTokenizer()
+    for seed in (1, 2):
+        await manager.completion(prompt="hello", max_tokens=5, seed=seed)
+    assert [record.message for record in caplog.records if "may pass over seed" in record.message] == [
+        f"{manager.servers[0].config.base_url} is an old TRL (before 0.23) and may pass over seed; use a newer one"
+    ]
+
+
 def with_prompt_logprobs(answer):
     scored = {"65": {"logprob": -2.0}, "66": {"logprob": -0.1}, "67": {"logprob": -0.5}}
     answer["choices"][0]["prompt_logprobs"] = [None, scored]
