@@ -7,23 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sandboxes.errors import SandboxUnavailable
+from sandboxes.static_program import StaticProgram
 
-BINARIES = Path(__file__).parent / "bin"
-_ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
+RUNNER = StaticProgram("runner", Path(__file__).parent)
 
 
 def runner_path(machine: str) -> Path:
-    """The runner for a machine name as ``platform.machine()`` or Docker give it (``x86_64``, ``arm64``, …).
-
-    Raises: SandboxUnavailable where there is no binary for that architecture.
-    """
-    name = _ALIASES.get(machine.lower(), machine.lower())
-    path = BINARIES / f"runner-{name}"
-    if not path.is_file():
-        there = ", ".join(sorted(binary.name.removeprefix("runner-") for binary in BINARIES.glob("runner-*")))
-        raise SandboxUnavailable(
-            f"no sandbox runner for the architecture {machine!r} (there are: {there}); "
-            "add it to sandboxes/runner/build.py and run that"
-        )
-    return path
+    """The runner for a machine name. Raises: SandboxUnavailable where there is none (see ``StaticProgram.path``)."""
+    return RUNNER.path(machine)
