@@ -196,7 +196,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-gzip", action="store_true", help="post plain bodies")
     arguments = parser.parse_args()
-    if arguments.groups * arguments.sequences % BATCH_SEQUENCES:
+    sequences = arguments.groups * arguments.sequences
+    if sequences < BATCH_SEQUENCES or sequences % BATCH_SEQUENCES:
         parser.error(f"{arguments.groups} groups of {arguments.sequences} make no whole batches of {BATCH_SEQUENCES}")
     load = Load(arguments.groups, arguments.sequences, arguments.tokens, not arguments.no_gzip)
     bodies = prepared_bodies(load)
