@@ -57,8 +57,10 @@ class ServerBaseline(BaseModel):
     model_config = ConfigDict(protected_namespaces=(), validate_assignment=True)
 
     timeout: int = Field(default=1200, ge=1, description="Seconds one request may take.")
-    num_max_requests_at_once: int = Field(default=512, description="Requests in flight at one engine, for training.")
-    num_requests_for_eval: int = Field(default=64, description="Requests in flight at one engine, for evaluation.")
+    num_max_requests_at_once: int = Field(
+        default=512, ge=1, description="Requests in flight at one engine in training."
+    )
+    num_requests_for_eval: int = Field(default=64, ge=1, description="Requests in flight at one engine in evaluation.")
     model_name: str = Field(
         default="default", description="Model to ask for; 'default' takes the one that the engine lists in /v1/models."
     )
