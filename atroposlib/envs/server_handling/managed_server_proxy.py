@@ -35,10 +35,13 @@ from atroposlib.envs.server_handling.server_manager import ServerManager
 from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
 
 logger = logging.getLogger(__name__)
 
+KEEP_ALIVE_S = 75
+"""Seconds that an idle connection stays open: longer than clients keep theirs, so that none breaks in their hands."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -114,8 +117,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
-    import uvicorn
-
     from atroposlib.envs.tokenizers import load_tokenizer
 
     token = _token(arguments)
@@ -127,7 +128,15 @@ async def _serve(arguments: argparse.Namespace) -> None:
             tokenizer = load_tokenizer(arguments.tokenizer or named or facts.model_root or facts.model_name)
             app = create_app(manager, tokenizer, facts.model_name, token=token, expires_after_s=arguments.expiry)
             logger.info("recording on http://%s:%d, engine model %s", arguments.host, arguments.port, facts.model_name)
-            await uvicorn.Server(uvicorn.Config(app, access_log=False, log_config=None)).serve(sockets=[listener])
+            await server_of(app).serve(sockets=[listener])
+
+
+def server_of(app: FastAPI) -> uvicorn.Server:
+    """What serves the proxy, on listeners of the caller's."""
+    import uvicorn
+
+    config = uvicorn.Config(app, access_log=False, log_config=None, timeout_keep_alive=KEEP_ALIVE_S)
+    return uvicorn.Server(config)
 
 
 def _token(arguments: argparse.Namespace) -> str | None:

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
-import uvicorn
 
-from atroposlib.envs.server_handling.managed_server_proxy import _listen, create_app
+from atroposlib.envs.server_handling.managed_server_proxy import _listen, create_app, server_of
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
 
@@ -18,8 +17,7 @@ from atroposlib.envs.server_handling.server_manager import ServerManager
 async def serving_proxy(manager: ServerManager, tokenizer: Any = None, **settings: Any) -> AsyncIterator[str]:
     """Serve a proxy on a free port of the loopback; yields its URL."""
     with _listen("127.0.0.1", 0) as listener:
-        config = uvicorn.Config(create_app(manager, tokenizer, "model", **settings), log_config=None, access_log=False)
-        server = uvicorn.Server(config)
+        server = server_of(create_app(manager, tokenizer, "model", **settings))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -297,7 +297,7 @@ async def test_what_an_old_trl_has_no_place_for_is_refused_by_name(manager, name
         with pytest.raises(ConfigError, match=f"^{name}: "):
             await manager.chat_completion(messages=[{"role": "user", "content": "hello"}], **asked)
     assert manager.engine.bodies("/generate/") == []
-    with pytest.raises(ConfigError, match="^logprobs: "):
+    with pytest.raises(ConfigError, match=r"^logprobs: "):
         await manager.completion(prompt="hello", logprobs=0)
 
 
