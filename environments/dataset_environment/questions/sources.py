@@ -65,6 +65,8 @@ def load_rows(source: Source) -> Rows:
     """The rows of a split. Raises: ConfigError, which says what is missing and how to get it."""
     datasets = _library()
     datasets.disable_progress_bars()
+    # or else it tells the hub of every file it reads, which takes seconds without a network
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     with _as_config_errors(source, datasets):
         rows = _load(source, datasets)
         _warn_of_mixed_columns(rows, source, datasets)

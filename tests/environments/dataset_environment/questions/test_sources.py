@@ -1,5 +1,6 @@
 import gzip
 import json
+import socket
 import time
 
 import datasets
@@ -209,6 +210,23 @@ def test_what_cannot_be_read_is_one_message_that_names_it(here, name, split, con
         load(name, split, config)
 
 
+def test_nobody_is_told_of_local_files_that_are_read(here, monkeypatch):
+    asked = []
+
+    def resolve(host, *_args, **_kwargs):
+        asked.append(host)
+        raise OSError("no network")
+
+    write_gsm8k(here / "gsm8k")
+    write_jsonl(here / "d.jsonl", ROWS)
+    (here / "d.csv").write_text("a,b\n1,2\n")
+    monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert [len(load(name)) for name in ("gsm8k", "d.jsonl", "d.csv")] == [40, len(ROWS), 1]
+    assert asked == []
+
+
 def test_without_a_network_a_name_of_the_hub_is_an_error_at_once_that_says_how_to_get_it(here, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
     started = time.monotonic()
@@ -249,7 +267,5 @@ def test_offline_mode_asks_nobody(here, monkeypatch):
 @pytest.fixture
 def silent_address():
     """A server that takes connections and says nothing."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
