@@ -16,6 +16,7 @@ from environments.dataset_environment.config_files import read_env_config
 from environments.dataset_environment.dataset_config import DatasetEnvConfig
 from environments.dataset_environment.dataset_env import DatasetEnv, Trial
 from environments.dataset_environment.questions import Question
+from environments.dataset_environment.rewards import make_rewards
 from environments.dataset_environment.workbench.agents import AgentConfig
 from environments.dataset_environment.workbench.engines import open_engine
 
@@ -117,6 +118,8 @@ def _settings(choice: Choice) -> Settings:
     if "max_tokens" in sampling:
         words += ["--env.max_token_length", str(sampling["max_tokens"])]
     settings = settings_from(split_flags(words), defaults_of(DatasetEnv, "evaluate"))
+    assert isinstance(settings.env, DatasetEnvConfig)
+    make_rewards(settings.env)  # a wrong one is told before an engine is loaded
     return settings if choice.agent is None else replace(settings, env=_without_tokenizer(settings.env))
 
 

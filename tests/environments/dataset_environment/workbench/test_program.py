@@ -140,9 +140,12 @@ def test_questions_are_answered_in_a_row_and_summed_up(folder, engine):
     [
         (("--env", "gsm9k"), "no configuration 'gsm9k' (is gsm8k"),
         (("--agent", "nobody"), "no configuration 'nobody'"),
+        (("--env", "rewarding.yaml", "--agent", "adding"), "reward 'format' has no parameter 'tolerance'"),
         (("--env", "gsm8k", "--agent", "adding", "--temperature", "-1"), "--env.temperature"),
     ],
 )
 def test_a_wrong_setting_ends_with_one_message_and_code_2(folder, capsys, flags, complaint):
+    rewarding = "dataset_path: x.jsonl\nreward_functions: [{type: format, params: {tolerance: 1}}]\n"
+    (folder / "rewarding.yaml").write_text(rewarding)
     assert main(flags) == 2
     assert complaint in capsys.readouterr().err
