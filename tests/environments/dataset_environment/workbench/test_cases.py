@@ -105,7 +105,6 @@ def test_cases_of_earlier_versions_are_still_read(kept):
 
 
 def test_pytest_runs_the_kept_cases_and_tells_a_reward_that_has_changed(kept):
-    assert "2 passed" in run_pytest(kept)
     cases = kept.with_name("sums.jsonl")
     lines = [json.loads(line) for line in cases.read_text().splitlines()]
     lines[1]["rewards"]["0.accuracy"] = 1.0
