@@ -56,6 +56,10 @@ async def open_endpoint(
                 yield Endpoint(session, model_name, lambda: asyncio.open_unix_connection(path))
 
 
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections, so that none is closed while it is taken up again."""
+
+
 @contextlib.asynccontextmanager
 async def _serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
     import uvicorn
@@ -67,7 +71,9 @@ async def _serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=1, timeout_keep_alive=KEEP_ALIVE_S
+    )
     server = Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="agent endpoint")
     try:

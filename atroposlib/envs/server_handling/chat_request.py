@@ -44,8 +44,10 @@ class ChatRequest:
 
 
 def size_of(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Characters of their contents, about."""
-    return sum(len(str(message.get("content") or "")) for message in messages)
+    """Characters of their contents and of the arguments of their calls, about."""
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    arguments = sum(len(str((call.get("function") or {}).get("arguments") or "")) for call in calls)
+    return arguments + sum(len(str(message.get("content") or "")) for message in messages)
 
 
 def message_of(parsed: ParsedMessage) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from atroposlib.tool_call_parsers.base import THINK_CLOSE, THINK_OPEN
 __all__ = ["Bridge", "ChatTemplate", "text_of"]
 
 MOST_REMEMBERED = 256
-"""Stand-in answers whose rendering is remembered: one for each combination of tools that are called."""
+"""So much of each kind that was found out by rendering is remembered: combinations of tools, of variables, of roles."""
 
 Change = Literal["history", "header"]
 """How a template changes what came before: answers themselves, or only the header before them."""
@@ -133,6 +133,7 @@ class ChatTemplate:
         roles = tuple(str(message.get("role")) for message in new)
         key = (roles, has_thoughts, has_calls, bool(tools), _hashable(variables))
         if key not in self._changes:
+            _make_room(self._changes)
             self._changes[key] = self._find_change(roles, has_thoughts, has_calls, tools, variables)
         return self._changes[key]
 
@@ -158,6 +159,7 @@ class ChatTemplate:
         """How the template shows what follows an answer when messages of these roles do; ``None`` if it does not."""
         key = (roles, has_calls, bool(tools), _hashable(variables))
         if key not in self._seams:
+            _make_room(self._seams)
             self._seams[key] = self._find_seam(roles, has_calls, tools, variables)
         return self._seams[key]
 
@@ -271,8 +273,7 @@ class ChatTemplate:
             return known
         text = self.chat.render(stand_in, tools, variables, generate=False)
         if MARK in text:  # what stands before the mark, such as today's date, is not looked at
-            if len(self._alone) >= MOST_REMEMBERED:
-                self._alone.clear()
+            _make_room(self._alone)
             self._alone[key] = text
         return text
 
@@ -289,6 +290,11 @@ class ChatTemplate:
 def _news(roles: Sequence[str]) -> list[dict[str, Any]]:
     """One stand-in message for each role."""
     return [{"role": role, "content": NEWS, "tool_call_id": STAND_IN_CALL["id"], "name": TOOL} for role in roles]
+
+
+def _make_room(remembered: dict[Any, Any]) -> None:
+    if len(remembered) >= MOST_REMEMBERED:
+        remembered.clear()
 
 
 def _split(text: str, end_token: str) -> Bridge:

@@ -127,7 +127,7 @@ class Conversation:
 
     async def _rendered(self, request: ChatRequest) -> tuple[Node, str, list[int]]:
         """The node that the whole conversation, rendered anew, extends, and the text and ids to add to it."""
-        whole, ids = await off_loop(size_of(request.messages), self._whole, request)
+        whole, ids = await off_loop(size_of(request.messages) + len(request.setting), self._whole, request)
         parent = self._graph.longest_match(ids)
         if parent is self._graph.root:
             return parent, whole, ids
