@@ -16,6 +16,7 @@ from sandboxes.errors import ImageBuildError, ImageNotFound
 from sandboxes.image_store import find_image
 from sandboxes.images import RECIPES, Recipe, build_image, build_root, export_image, main
 from sandboxes.runner_file import RUNNER, runner_digest
+from sandboxes.static_program import StaticProgram
 
 
 def say_nothing(_line: str) -> None:
@@ -134,7 +135,7 @@ def test_an_image_build_that_fails_leaves_the_older_image_and_no_files(recipe, d
 def test_an_older_runner_in_an_image_is_renewed_and_the_rest_stays(recipe, docker_client, monkeypatch, tmp_path):
     build_image(recipe, say_nothing)
     assert images.has_current_runner(docker_client, recipe.image)
-    monkeypatch.setattr(runner, "BINARIES", tmp_path / "bin")
+    monkeypatch.setattr(runner, "RUNNER", StaticProgram("runner", tmp_path))
     (tmp_path / "bin").mkdir()
     for binary in Path(runner.__file__).parent.glob("bin/runner-*"):
         (tmp_path / "bin" / binary.name).write_bytes(b"a newer runner")
