@@ -76,8 +76,10 @@ class FakeEngine(asyncio.Protocol):
         if path.endswith(b"/chat/completions"):
             answer = self._chat
         elif path.endswith(b"/completions"):
-            start = body.index(b"[", body.index(b'"prompt"'))
-            answer = self._tokens[0] + body[start : body.index(b"]", start) + 1] + self._tokens[1]
+            start = body.index(b'"prompt":') + len(b'"prompt":')
+            is_text = body[start : start + 1] == b'"'  # whose ids it does not tell
+            echo = b"null" if is_text else body[start : body.index(b"]", start) + 1]
+            answer = self._tokens[0] + echo + self._tokens[1]
         else:
             answer = MODELS
         asyncio.get_running_loop().call_later(self._latency, self._transport.write, HEAD % len(answer) + answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _PERIOD_US = 10_000
-_LONG_PERIOD_US = 100_000
+_LONGEST_PERIOD_US = 1_000_000
 _LEAST_QUOTA_US = 1_000
 
 
@@ -13,8 +13,8 @@ _LEAST_QUOTA_US = 1_000
 class ProcessorShare:
     """At most ``quota_us`` microseconds of processor time in each period, and a weight beside others that want it.
 
-    The period is a tenth of what is usual: a box that spends its quota at once holds up its neighbours for a tenth of
-    the time. The weight grows with the quota, as Kubernetes has it.
+    The period is a tenth of what is usual, unless the quota were less than kernels take: a box that spends it at once
+    holds up its neighbours for a tenth of the time. The weight grows with the quota, as Kubernetes has it.
     Source: the kernel's documentation, ``admin-guide/cgroup-v2`` and ``scheduler/sched-bwc``.
     """
 
@@ -28,7 +28,7 @@ class ProcessorShare:
     @classmethod
     def of(cls, cpus: float) -> ProcessorShare:
         """The share that is worth ``cpus`` processors."""
-        period = _PERIOD_US if cpus * _PERIOD_US >= _LEAST_QUOTA_US else _LONG_PERIOD_US  # no kernel takes less
+        period = min(_LONGEST_PERIOD_US, max(_PERIOD_US, round(_LEAST_QUOTA_US / cpus)))
         return cls(
             period_us=period,
             quota_us=max(_LEAST_QUOTA_US, round(cpus * period)),
