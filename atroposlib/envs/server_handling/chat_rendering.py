@@ -108,10 +108,11 @@ class ChatRendering:
     def _readable_message(self, index: int, message: Message) -> dict[str, Any]:
         readable = {name: value for name, value in message.items() if value is not None}
         text, calls = text_of(message, index), message.get("tool_calls")
-        if message.get("role") == "assistant" and self.thinks_apart and text.startswith(THINK_OPEN):
+        thinks = message.get("role") == "assistant" and text.startswith(THINK_OPEN) and THINK_CLOSE in text
+        if thinks and self.thinks_apart:
             end = end_of_thoughts(text)
             thoughts, text = text[len(THINK_OPEN) : end].removesuffix(THINK_CLOSE).strip(), text[end:].lstrip()
-            if calls and text:  # such a template takes one or the other beside calls
+            if calls and text and not self._says_beside_calls:
                 thoughts, text = f"{thoughts}\n\n{text}", ""
             readable.setdefault("thinking", thoughts)
         readable["content"] = self._readable_content(text)
@@ -159,9 +160,19 @@ class ChatRendering:
 
     @cached_property
     def thinks_apart(self) -> bool:
-        """Whether the template reads thoughts from a field ``thinking`` rather than from the content."""
-        answer = {"role": "assistant", "content": self._readable_content(MARK), "thinking": THOUGHT}
-        return THOUGHT in (self._try([*self._readable_question(), answer]) or "")
+        """Whether the template reads thoughts from a field ``thinking``, and not from marks in the content."""
+        content = self._readable_content
+        marked = f"{THINK_OPEN}\n{THOUGHT}\n{THINK_CLOSE}\n\n{MARK}"
+        asked = self._readable_question()
+        apart = self._try([*asked, {"role": "assistant", "content": content(MARK), "thinking": THOUGHT}]) or ""
+        return THOUGHT in apart and self._try([*asked, {"role": "assistant", "content": content(marked)}]) != apart
+
+    @cached_property
+    def _says_beside_calls(self) -> bool:
+        """Whether such a template writes what an answer says between its thoughts and its calls."""
+        arguments: Any = json.dumps({}) if self._arguments_as_text else {}
+        text = self._try_call(arguments, MARK, stand_in_tools([STAND_IN_CALL]), thinking=THOUGHT) or ""
+        return THOUGHT in text and -1 < text.find(MARK) < text.rfind(TOOL)
 
     @cached_property
     def writes_calls(self) -> bool:
@@ -184,11 +195,16 @@ class ChatRendering:
         return False
 
     def _try_call(
-        self, arguments: Any, content: str | None, tools: Any = None, call: Mapping[str, Any] = STAND_IN_CALL
+        self,
+        arguments: Any,
+        content: str | None,
+        tools: Any = None,
+        call: Mapping[str, Any] = STAND_IN_CALL,
+        **fields: str,
     ) -> str | None:
         calls = [{**call, "function": {"name": TOOL, "arguments": arguments}}]
         shown = None if content is None else self._readable_content(content)
-        answer = {"role": "assistant", "content": shown, "tool_calls": calls}
+        answer = {"role": "assistant", "content": shown, "tool_calls": calls, **fields}
         return self._try([*self._readable_question(), answer], tools)
 
     def _readable_question(self) -> list[dict[str, Any]]:
@@ -199,11 +215,17 @@ def text_of(message: Message, index: int) -> str:
     """The content of a message as text; a list of text parts is joined.
 
     Raises:
-        RolloutInvalid: (``image_content``) a part is not text.
+        RolloutInvalid: (``image_content``) a part is not text; (``message_content``) it is neither text nor parts.
     """
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
+    if not isinstance(content, Sequence) or not all(isinstance(part, Mapping) for part in content):
+        raise RolloutInvalid(
+            "message_content",
+            f"the content of message {index} is a {type(content).__name__}; it has to be text, or a list of parts: "
+            "json.dumps what a tool returned",
+        )
     for part in content:
         if part.get("type") != "text":
             raise RolloutInvalid(
@@ -211,7 +233,7 @@ def text_of(message: Message, index: int) -> str:
                 f"message {index} holds a part of type {part.get('type')!r}; a rollout that is recorded token by "
                 "token takes text only",
             )
-    return "".join(part["text"] for part in content)
+    return "".join(str(part.get("text") or "") for part in content)
 
 
 def stand_in_tools(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -27,7 +27,8 @@ class ChatRequest:
     @classmethod
     def take(cls, arguments: dict[str, Any]) -> ChatRequest:
         """Take what belongs to the chat out of the arguments; what is left goes to the engine with the ids."""
-        messages = [_as_dict(message) for message in arguments.pop("messages")]
+        # in copies, since callers change their messages while a request is under way
+        messages = [dict(_as_dict(message)) for message in arguments.pop("messages")]
         tools = arguments.pop("tools", None) or None
         if arguments.get("tool_choice") == "none":
             tools = None
@@ -36,6 +37,11 @@ class ChatRequest:
         for name in NOT_FOR_TOKENS:
             arguments.pop(name, None)
         return cls(messages, tools, variables, logprobs)
+
+    @property
+    def begins_answer(self) -> bool:
+        """Whether the last message is the beginning of the answer that is asked for."""
+        return bool(self.messages) and self.messages[-1].get("role") == "assistant"
 
     @cached_property
     def setting(self) -> bytes:

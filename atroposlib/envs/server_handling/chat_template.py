@@ -55,7 +55,9 @@ class Bridge:
         if last_token is None:
             return whole
         bare = whole.lstrip()
-        return bare[len(last_token) :] if bare.startswith(last_token) else self.rest
+        if bare.startswith(last_token):
+            return bare[len(last_token) :]
+        return self.rest.removeprefix(last_token)  # the second of two that end a turn
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ class ChatTemplate:
         turn_ends = [self._plain_turn_end]
         if self._with_call is not None:
             turn_ends.append(self._turn_end(self._with_call))
-        return frozenset({self.chat.eos_token, *map(self._first_special, turn_ends)} - {""})
+        return frozenset({self.chat.eos_token}.union(*map(self._leading_specials, turn_ends)) - {""})
 
     @cached_property
     def _inner(self) -> frozenset[str]:
@@ -239,6 +241,14 @@ class ChatTemplate:
 
     def _first_special(self, text: str) -> str:
         return self.tokens.leading_special(text).strip()
+
+    def _leading_specials(self, text: str) -> set[str]:
+        """The special tokens that a text begins with: some turns end in two."""
+        found: set[str] = set()
+        while special := self.tokens.leading_special(text):
+            found.add(special.strip())
+            text = text[len(special) :]
+        return found
 
     # the bridge itself
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, overload
 
@@ -95,6 +95,10 @@ class Generation:
         """The answer in the shape of ``tokens_and_logprobs_completion``."""
         told = self.completions
         return list(self.prompt_ids), [c.ids for c in told], [c.logprobs for c in told], [c.finish_reason for c in told]
+
+    def first(self, count: int) -> Generation:
+        """The answer without choices that nobody asked for."""
+        return replace(self, completions=self.completions[:count])
 
     def check_consumed(self, sent: Sequence[int]) -> None:
         """Raise ``NotTokenExact``, naming the first difference, where the engine consumed other ids than were sent."""

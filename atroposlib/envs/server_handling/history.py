@@ -125,7 +125,7 @@ def find_continuation(
         if answer.is_of(messages[last], last):
             best = Continuation(turn, length, thoughts_dropped=False)
         elif answer.without_thoughts().is_of(messages[last], last):
-            best = Continuation(turn, length, thoughts_dropped=True)
+            best = Continuation(turn, length, thoughts_dropped=end_of_thoughts(answer.content) > 0)
     return best
 
 

@@ -168,8 +168,9 @@ class HttpEngine(APIServer):
 
     async def _ids_or_none(self, text: str) -> Sequence[int] | None:
         try:
-            ids = await self._call(self._ids_of, {"text": text})
-        except (InferenceError, LookupError, TypeError) as error:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):  # a check is not worth waiting for
+                ids = await self._ids_of(text)
+        except (InferenceError, LookupError, TypeError, TimeoutError) as error:
             logger.debug("%s does not tell the ids of a text: %s", self._url, error)
             return None
         return ids if ids and all(type(number) is int for number in ids) else None

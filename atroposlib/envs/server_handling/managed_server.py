@@ -228,6 +228,7 @@ class ManagedServer:
         wanted = kwargs.pop("max_completion_tokens", None) or kwargs.get("max_tokens")
         settings = {**kwargs, "max_tokens": self._room(facts, len(prompt_ids), wanted)}
         answer = await self.server.generate(input_ids=prompt_ids, **settings)
+        answer = answer.first(kwargs.get("n") or 1)
         answer.check_consumed(prompt_ids)
         for sampled in answer.completions:
             check_sampled(sampled, self._tokens.vocabulary)
@@ -264,7 +265,7 @@ class ManagedServer:
         that the client's own prefill opened is shown from where the client left off.
         """
         parser, thought = self.tool_parser, opened_thought(prompt.text)
-        opened = "" if request.messages[-1]["role"] == "assistant" else thought
+        opened = "" if request.begins_answer else thought
         if parser is None or (request.tools is None and not parser.marks_text):
             return message_of(ParsedMessage(opened + await self._text_of(sampled, bare=True)))
         end = self._template.end_of(sampled.ids, sampled.finish_reason) or ""

@@ -151,6 +151,26 @@ def test_thoughts_are_handed_to_a_template_that_reads_them_apart():
     assert template.change([QUESTION], True, False, None, {}) == "history"
 
 
+@pytest.mark.parametrize("name", ["qwen3", "glm4moe", "qwen3_5_think", "qwen3_6"])
+def test_what_a_template_reads_out_of_the_content_stays_there(name):
+    template = real_template(name)
+    said = {**CALLS, "content": "<think>\nhm\n</think>\n\nI look."}
+    ours = template.chat.render([QUESTION, said, RESULT], TOOLS, {})
+    assert ours.index("hm") < ours.index("</think>") < ours.index("I look.") < ours.rindex("<tool_call>")
+    begun = template.prompt([QUESTION, {"role": "assistant", "content": "<think>\nFirst, I"}], None, {})
+    assert begun.endswith("First, I")
+
+
+def test_a_turn_that_ends_in_two_tokens_ends_in_them_once():
+    template = real_template("cohere2")
+    bridge = template.bridge(SAID, [QUESTION], None, {})
+    first, second = "<|END_RESPONSE|>", "<|END_OF_TURN_TOKEN|>"
+    assert bridge.after(None).startswith(first + second)
+    assert bridge.after(first).startswith(second)
+    assert bridge.after(second).startswith("<|START_OF_TURN_TOKEN|>")
+    assert template.end_of(template.tokens.encode("x" + second), "length") == second
+
+
 def test_a_header_that_only_the_last_answer_has_is_told_apart_from_a_changed_answer():
     template = real_template("qwen3")
     assert template.change([QUESTION], False, False, None, {"enable_thinking": False}) == "header"
@@ -221,6 +241,14 @@ def test_images_are_refused_by_name():
     with pytest.raises(RolloutInvalid, match="message 0 holds a part of type 'image_url'") as refused:
         ChatTemplate(ByteTokenizer()).prompt([message], None, {})
     assert refused.value.reason == "image_content"
+
+
+@pytest.mark.parametrize("content", [5, {"out": 1}, ["text"]])
+def test_content_that_is_neither_text_nor_parts_is_refused_by_its_place(content):
+    message = {"role": "tool", "content": content, "tool_call_id": "abcdefghi"}
+    with pytest.raises(RolloutInvalid, match="the content of message 1 is a") as refused:
+        ChatTemplate(ByteTokenizer()).prompt([QUESTION, message], None, {})
+    assert refused.value.reason == "message_content"
 
 
 def test_parts_of_text_are_joined():

@@ -236,6 +236,38 @@ async def test_another_text_after_the_same_completion_is_a_fork():
     assert server.forks == {"history_changed": 1}
 
 
+async def test_blanks_that_a_client_strips_off_an_answer_are_no_dropped_thoughts():
+    server = managed("  fine\n", "two")
+    answer = await server.chat_completion(messages=[QUESTION])
+    stripped = {"role": "assistant", "content": answer.choices[0].message.content.strip()}
+    await server.chat_completion(messages=[QUESTION, stripped, {"role": "user", "content": "More"}])
+    assert len(nodes(server)) == 1
+    assert not server.forks
+
+
+async def test_a_message_changed_while_its_answer_is_made_is_noticed():
+    server = managed("one", "two")
+    server.server._delay_s = 0.05
+    messages = [dict(QUESTION)]
+    asking = asyncio.create_task(server.chat_completion(messages=messages))
+    await asyncio.sleep(0.01)
+    messages[0]["content"] = "Something else"
+    answer = await asking
+    await server.chat_completion(messages=[*messages, reply(answer), {"role": "user", "content": "More"}])
+    assert server.forks == {"history_changed": 1}
+
+
+async def test_choices_that_nobody_asked_for_are_not_recorded():
+    class Generous(ScriptedServer):
+        async def generate(self, **arguments):
+            answer = await super().generate(**arguments)
+            return Generation(answer.prompt_ids, answer.completions * 2)
+
+    server = ManagedServer(Generous(["one"], tokenizer=TOKENIZER), TOKENIZER)
+    answer = await server.chat_completion(messages=[QUESTION])
+    assert (len(answer.choices), len(nodes(server))) == (1, 1)
+
+
 async def test_closing_an_answer_that_was_cut_is_no_fork():
     server = managed({"content": "cut", "finish_reason": "length", "token_ids": TOKENIZER.encode("cut")}, "two")
     answer = await server.chat_completion(messages=[QUESTION])
