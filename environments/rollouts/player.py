@@ -18,7 +18,7 @@ from environments.hermes_config import HermesAgentEnvConfig
 from environments.rollouts.endpoint import open_endpoint
 from environments.rollouts.grading import fresh_context
 from environments.rollouts.program import run_program
-from environments.rollouts.samples import certify
+from environments.rollouts.samples import certify, check_sequences
 from environments.tool_context import ToolContext
 from environments.tools.workspaces import Workspace, WorkspaceScope
 
@@ -62,7 +62,8 @@ class RolloutPlayer:
     ) -> Rollout:
         """Converse from ``messages`` to the end. ``trainer_limit``: tokens that the trainer takes; -1: no limit.
 
-        The box stays open, and belongs to ``scope``. Raises: RolloutInvalid where the engine or the box failed.
+        The box stays open, and belongs to ``scope``. Raises: RolloutInvalid where the engine or the box failed, or
+        where nothing of a rollout to train on was sampled.
         """
         workspace = scope.bind(str(uuid.uuid4()), scope.plan)
         try:
@@ -71,6 +72,8 @@ class RolloutPlayer:
             else:
                 result = await self._run_program(self.config.agent_command, messages, workspace, split, trainer_limit)
             _check(result)
+            if split == "train" and result.managed_state is not None:
+                check_sequences(result)  # a member that fails here is tried again; after the grade none is
             ctx = await self._context(scope, workspace)
         except BaseException:
             await workspace.close()

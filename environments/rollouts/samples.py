@@ -16,10 +16,12 @@ def trained_sequences(result: AgentResult, reward: float, rollout_id: str) -> li
     They share the reward and, in ``overrides``, the ``rollout_id`` by which a trainer knows that they are one
     rollout. Raises: RolloutInvalid where a sequence does not line up, or none was sampled.
     """
-    nodes = [node for node in (result.managed_state or {}).get("nodes", ()) if _was_sampled(node)]
-    if not nodes:
-        raise RolloutInvalid("no_tokens", "the engine recorded no sampled token")
-    return [_sequence(node, result, reward, rollout_id) for node in nodes]
+    return [_sequence(node, result, reward, rollout_id) for node in _sampled_nodes(result)]
+
+
+def check_sequences(result: AgentResult) -> None:
+    """See before the grade that the record can be trained on. Raises: RolloutInvalid as ``trained_sequences`` does."""
+    _sampled_nodes(result)
 
 
 def longest_sequence(sequences: Sequence[ScoredDataItem]) -> ScoredDataItem:
@@ -38,14 +40,22 @@ def untrained_sequence(result: AgentResult, reward: float, rollout_id: str) -> S
     return ScoredDataItem(tokens=[], masks=[], scores=reward, messages=result.messages, overrides=overrides)
 
 
+def _sampled_nodes(result: AgentResult) -> list[Any]:
+    nodes = [node for node in (result.managed_state or {}).get("nodes", ()) if _was_sampled(node)]
+    if not nodes:
+        raise RolloutInvalid("no_tokens", "the engine recorded no sampled token")
+    for node in nodes:
+        if not len(node.tokens) == len(node.masked_tokens) == len(node.logprobs):
+            lengths = f"{len(node.tokens)} tokens, {len(node.masked_tokens)} masks, {len(node.logprobs)} logprobs"
+            raise RolloutInvalid("misaligned_tokens", lengths)
+    return nodes
+
+
 def _was_sampled(node: Any) -> bool:
     return any(mask != IGNORED_MASK for mask in node.masked_tokens)
 
 
 def _sequence(node: Any, result: AgentResult, reward: float, rollout_id: str) -> ScoredDataItem:
-    if not len(node.tokens) == len(node.masked_tokens) == len(node.logprobs):
-        lengths = f"{len(node.tokens)} tokens, {len(node.masked_tokens)} masks, {len(node.logprobs)} logprobs"
-        raise RolloutInvalid("misaligned_tokens", lengths)
     return ScoredDataItem(
         tokens=list(node.tokens),
         masks=list(node.masked_tokens),

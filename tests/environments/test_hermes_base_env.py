@@ -234,6 +234,22 @@ async def test_group_rewards_of_the_wrong_number_are_invalid():
         await make(lambda _: "hi", cls=Env).collect_trajectories(ITEM)
 
 
+async def test_a_member_without_tokens_is_tried_again_before_the_group_is_graded_together():
+    graded = []
+
+    class Env(CountingEnv):
+        async def compute_group_rewards(self, item, results, ctxs):
+            graded.extend(result.final_response for result in results)
+            return [1.0 for _ in results]
+
+    replies = iter([{"token_ids": [], "logprobs": [], "finish_reason": "length"}])
+    env = make(lambda _: next(replies, "done"), cls=Env, group_size=3)
+    group, _ = await env.collect_trajectories(ITEM)
+    assert group["scores"] == [1.0, 1.0, 1.0]
+    assert graded == ["done", "done", "done"]
+    assert env.rollout_failures == Counter(no_tokens=1)
+
+
 async def test_groups_that_run_at_once_keep_the_tools_they_were_given():
     env = make(lambda _: "hi", enabled_toolsets=None, distribution="balanced", seed=3, token_exact=False)
     groups = await asyncio.gather(*(env.collect_trajectories({"word": str(n)}) for n in range(12)))
