@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atroposlib.envs.server_handling.capture_session import CaptureSession, NoTurnsLeft
@@ -24,13 +25,19 @@ from sandboxes.relay import open_relay
 if TYPE_CHECKING:
     from sandboxes.base import ExecResult
 
-Ending = tuple[StopReason, str | None]
-"""Why a program ended, and what is to be said about it."""
-
 LONGEST_VARIABLE = 100_000
 """Bytes that a variable may hold; the kernel takes none much longer."""
 KEPT_OUTPUT = 20_000
 SHOWN_OUTPUT = 500
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a program ended, and what is to be said about it. ``refusal``: why a record was refused, if that ended it."""
+
+    reason: StopReason
+    error: str | None = None
+    refusal: str | None = None
 
 
 async def run_program(
@@ -58,7 +65,7 @@ async def run_program(
     except IMAGE_FAULTS:
         raise
     except (SandboxError, WorkspaceError) as error:
-        ending: Ending = (StopReason.SANDBOX_ERROR, f"{type(error).__name__}: {error}")
+        ending = Ending(StopReason.SANDBOX_ERROR, f"{type(error).__name__}: {error}")
     else:
         ending = _ending(endpoint.session, ended, timeout_s)
     return _result(endpoint.session, messages, ending, time.monotonic() - started)
@@ -75,41 +82,41 @@ def _ending(session: CaptureSession, ended: ExecResult, timeout_s: float) -> End
     failures = list(session.failures.values())
     own_ends = (ContextFull, NoTurnsLeft)
     broken = next((error for error in failures if not isinstance(error, own_ends)), None)
+    if isinstance(broken, RolloutInvalid):
+        return Ending(StopReason.ENGINE_ERROR, str(broken), broken.reason)
     if broken is not None:
-        return StopReason.ENGINE_ERROR, f"{type(broken).__name__}: {broken}"
+        return Ending(StopReason.ENGINE_ERROR, f"{type(broken).__name__}: {broken}")
     if not session.managed.current_nodes and not failures:
         said = ended.output[-SHOWN_OUTPUT:].strip()
-        return (
+        return Ending(
             StopReason.NOTHING_ASKED,
             f"agent_command asked its model nothing; it ended with {ended.exit_code}: {said or 'no output'}",
         )
     if any(isinstance(error, ContextFull) for error in failures):
-        return StopReason.CONTEXT_FULL, None
+        return Ending(StopReason.CONTEXT_FULL)
     if failures:
-        return StopReason.MAX_TURNS, None
+        return Ending(StopReason.MAX_TURNS)
     if ended.timed_out:
-        return StopReason.MAX_TURNS, f"agent_command did not end within {timeout_s:g} s"
+        return Ending(StopReason.MAX_TURNS, f"agent_command did not end within {timeout_s:g} s")
     if ended.exit_code:
-        return (
+        return Ending(
             StopReason.FINISHED,
             f"agent_command ended with {ended.exit_code}: {ended.output[-SHOWN_OUTPUT:].strip()}",
         )
-    return StopReason.FINISHED, None
+    return Ending(StopReason.FINISHED)
 
 
 def _result(session: CaptureSession, messages: Sequence[Message], ending: Ending, seconds: float) -> AgentResult:
-    reason, error = ending
-    refused = (failure.reason for failure in session.failures.values() if isinstance(failure, RolloutInvalid))
     state = session.managed.get_state()
     sampled = sum((node.metadata or {}).get("sampled_tokens", 0) for node in state["nodes"])
     return AgentResult(
         messages=session.conversation or list(messages),
         managed_state=state,
         turns_used=session.requests,
-        finished_naturally=reason is StopReason.FINISHED,
-        stop_reason=reason,
-        error=error,
-        refusal=next(refused, None) if reason is StopReason.ENGINE_ERROR else None,
+        finished_naturally=ending.reason is StopReason.FINISHED,
+        stop_reason=ending.reason,
+        error=ending.error,
+        refusal=ending.refusal,
         usage=Usage(requests=session.requests, completion_tokens=sampled),
         timings=Timings(total_s=seconds),
     )

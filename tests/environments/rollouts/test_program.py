@@ -215,6 +215,27 @@ async def test_a_record_that_is_refused_is_counted_by_its_reason_with_a_program_
     assert refused.value.reason == "logprobs_misaligned"
 
 
+GOING_ON = BARE.split("messages = ")[0] + (
+    "for text in ('one', 'two'):\n    try: ask([{'role': 'user', 'content': text}])\n    except OSError: pass\n"
+)
+DOWN = EngineUnavailable("the engine is down")
+WITHOUT_LOGPROB = {"token_ids": [65], "logprobs": [None]}
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason", "says"),
+    [
+        ([DOWN, WITHOUT_LOGPROB], "engine_error", "EngineUnavailable: the engine is down"),
+        ([WITHOUT_LOGPROB, DOWN], "logprob_missing", "logprob_missing: the engine gave no logprob for"),
+    ],
+)
+async def test_of_several_failures_the_one_that_is_told_is_the_one_that_is_counted(replies, reason, says):
+    with pytest.raises(RolloutInvalid) as refused:
+        await make(python(GOING_ON), replies).collect_trajectory(ITEM)
+    assert refused.value.reason == reason
+    assert refused.value.detail.startswith(says)
+
+
 async def test_a_program_gets_as_many_turns_as_the_loop_would():
     env = make(python(BARE), lambda request: "echo again", max_agent_turns=3)
     item, _ = await env.collect_trajectory(ITEM)
