@@ -9,11 +9,12 @@ its own matter; its exit status decides nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atroposlib.envs.server_handling.capture_session import CaptureSession, NoTurnsLeft
+from atroposlib.envs.server_handling.chat_rendering import text_of
 from atroposlib.errors import ContextFull, RolloutInvalid
 from environments.agent_loop import AgentResult
 from environments.agent_loop.result import Message, StopReason, Timings, Usage
@@ -45,15 +46,16 @@ async def run_program(
 ) -> AgentResult:
     """Run the agent to its end or for ``timeout_s`` seconds. An engine or a box that fails ends it: ``stop_reason``.
 
-    Raises: ImageNotFound, ImageBuildError, which no other rollout can do better about.
+    Raises: ImageNotFound, ImageBuildError, which no other rollout can do better about; RolloutInvalid where the prompt
+    is not text.
     """
     started = time.monotonic()
-    prompt = str(messages[-1].get("content") or "")
+    prompt, told = _prompt(messages), _told(messages)
     try:
         box = await workspace.box()
         workspace.agent_acts()
         async with open_relay(box, endpoint.connect) as port:
-            variables = {**endpoint.environment(port), **_told(messages)}
+            variables = {**endpoint.environment(port), **told}
             ended = await box.exec(
                 command,
                 env=variables,
@@ -71,10 +73,19 @@ async def run_program(
     return _result(endpoint.session, messages, ending, time.monotonic() - started)
 
 
-def _told(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    system = "\n\n".join(str(message["content"]) for message in messages if message.get("role") == "system")
-    told = {"AGENT_PROMPT": str(messages[-1].get("content") or ""), "AGENT_SYSTEM_PROMPT": system}
+def _prompt(messages: Sequence[Message]) -> str:
+    return _encodable(text_of(messages[-1], len(messages) - 1))
+
+
+def _told(messages: Sequence[Message]) -> dict[str, str]:
+    texts = [text_of(message, index) for index, message in enumerate(messages) if message.get("role") == "system"]
+    told = {"AGENT_PROMPT": _prompt(messages), "AGENT_SYSTEM_PROMPT": _encodable("\n\n".join(filter(None, texts)))}
     return {name: text for name, text in told.items() if "\0" not in text and len(text.encode()) <= LONGEST_VARIABLE}
+
+
+def _encodable(text: str) -> str:
+    """The text with ``?`` for halves of surrogate pairs, which no UTF-8 holds."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _ending(session: CaptureSession, ended: ExecResult, timeout_s: float) -> Ending:

@@ -269,6 +269,40 @@ async def test_a_program_knows_its_task_and_nothing_else_of_the_environment():
     }
 
 
+TELL = 'cat > input; echo -n "$AGENT_PROMPT" > prompt; echo -n "$AGENT_SYSTEM_PROMPT" > system; '
+PARTS = [{"type": "text", "text": "Write "}, {"type": "text", "text": "it"}]
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
+
+
+@pytest.mark.parametrize(
+    ("system", "prompt", "told"),
+    [
+        ("halved \ud800", "broken \ud800 text", ["broken ? text", "broken ? text", "halved ?"]),
+        (None, PARTS, ["Write it", "Write it", ""]),
+        (PARTS, None, ["", "", "Write it"]),
+    ],
+)
+async def test_a_program_is_told_the_text_of_its_messages(system, prompt, told):
+    env = make(TELL + python(BARE), lambda request: "done")
+    env._first_messages = lambda item: [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
+    seen = []
+
+    async def look(item, result, ctx):
+        seen.extend(ctx.terminal(f"cat {name}")["output"] for name in ("input", "prompt", "system"))
+        return 1.0
+
+    env.compute_reward = look
+    await env.collect_trajectory(ITEM)
+    assert seen == told
+
+
+async def test_a_prompt_that_is_not_text_is_refused_by_name():
+    env = make(python(BARE), ["done"])
+    env.format_prompt = lambda item: IMAGE
+    with pytest.raises(RolloutInvalid, match="image_content: message 0 holds a part of type 'image_url'"):
+        await env.collect_trajectory(ITEM)
+
+
 async def test_a_program_can_open_no_other_session():
     spying = BARE + (
         "root = os.environ['OPENAI_BASE_URL'].split('/')[2]\n"
