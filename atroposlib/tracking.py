@@ -26,6 +26,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from atroposlib.errors import ConfigError
+
 logger = logging.getLogger(__name__)
 
 TrackerKind = Literal["wandb", "jsonl", "none"]
@@ -159,15 +161,23 @@ class JsonlTracker(Tracker):
     """Appends one line ``{"step": ..., "time": unix seconds, **metrics}`` to ``<directory>/metrics.jsonl`` per call.
 
     Each line is whole and flushed before ``log`` returns. What the run was made with stands in ``run.json``.
+
+    Raises: ConfigError where the folder cannot be written to.
     """
 
     def __init__(self, directory: str | os.PathLike[str], about: Mapping[str, object] | None = None) -> None:
         self.path = Path(directory) / "metrics.jsonl"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if about:
-            text = json.dumps(json_value(about), indent=2, ensure_ascii=False)
-            (self.path.parent / "run.json").write_text(text + "\n", encoding="utf-8")
-        self._file = self.path.open("a", encoding="utf-8")
+        text = json.dumps(json_value(about), indent=2, ensure_ascii=False) + "\n" if about else None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if text is not None:
+                (self.path.parent / "run.json").write_text(text, encoding="utf-8")
+            self._file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"metrics cannot be written to {self.path.parent}: {error.strerror or error}; free the disk, or choose "
+                "another folder (--env.metrics_dir, or --save-path of the trainer)"
+            ) from error
 
     def log(self, metrics: Mapping[str, object], step: int) -> None:
         line: dict[str, object] = {"step": step, "time": time.time()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import keyword
 import re
 import sys
 from collections.abc import Sequence
@@ -69,7 +70,7 @@ try it, with the URL of an engine:
 
 def environment_source(name: str) -> str:
     """The file of a new environment called ``name``. Raises: ValueError for what is no name of a module."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ValueError(f"{name!r} is no name for an environment: use lower-case letters, digits and _, as in my_env")
     words = name.split("_")
     return TEMPLATE.substitute(
@@ -85,7 +86,12 @@ def write_environment(name: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.py"
     with path.open("x", encoding="utf-8") as file:
-        file.write(source)
+        try:
+            file.write(source)
+            file.flush()
+        except OSError:
+            path.unlink(missing_ok=True)  # what was not written is not in the way of the next try
+            raise
     return path
 
 
@@ -99,7 +105,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         path = write_environment(arguments.name.removesuffix(".py"), arguments.folder)
     except FileExistsError as error:
         parser.error(f"{error.filename} exists; nothing was written. Choose another name, or another --folder")
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        parser.error(f"cannot write to {error.filename or arguments.folder}: {error.strerror}")
+    except ValueError as error:
         parser.error(str(error))
     sys.stdout.write(NEXT_STEPS.format(path=path))
 

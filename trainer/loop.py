@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import fmean, pstdev
 
+from atroposlib.errors import ConfigError
 from atroposlib.tracking import Tracker, make_tracker
 from trainer.batches import BatchLimits, Sample, TrainingBatch, make_batch
 from trainer.checkpoints import CheckpointFolder
 from trainer.config import TrainerConfig
-from trainer.errors import BatchRefused, Interrupted
+from trainer.errors import BatchRefused, Interrupted, UsageError
 from trainer.learner import Learner, Metrics
 from trainer.policy import Policy
 from trainer.trajectories import Stopped, TrajectorySource, registration_of
@@ -179,13 +180,16 @@ class TrainingRun:
 
 
 def _tracker(config: TrainerConfig) -> Tracker:
-    return make_tracker(
-        "wandb" if config.use_wandb else "jsonl",
-        config.save_path,
-        project=config.wandb_project,
-        group=config.wandb_group,
-        config=vars(config),
-    )
+    try:
+        return make_tracker(
+            "wandb" if config.use_wandb else "jsonl",
+            config.save_path,
+            project=config.wandb_project,
+            group=config.wandb_group,
+            config=vars(config),
+        )
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
 
 
 def _describe(batch: TrainingBatch, step: int) -> Metrics:

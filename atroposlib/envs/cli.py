@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from atroposlib.envs.addresses import check_addresses, check_urls
 from atroposlib.envs.argv import Flag, split_flags
 from atroposlib.envs.engines import Mode, prepare_engines
+from atroposlib.envs.eval_results import METRICS_FILE
 from atroposlib.envs.help import MODES, mode_help, usage
 from atroposlib.envs.masking import masked
 from atroposlib.envs.offline import NothingCollected
@@ -116,8 +117,11 @@ def _run_mode(env_class: type[BaseEnv], mode: Mode, flags: Sequence[Flag]) -> in
         env.server.max_n_completions = options.max_n_completions
     if options.proxy_url is not None:
         env.server.proxy_url, env.server.use_proxy = options.proxy_url, True
+    earlier = _results_of(settings)
     code = _run_to_the_end(env, mode, settings)
     _say_what_is_left(env, mode, settings)
+    if mode != "process" and settings.env.data_dir_to_save_evals and _results_of(settings) != earlier:
+        _say_results(settings, mode)
     return code
 
 
@@ -140,8 +144,6 @@ def _check_folders(settings: Settings, mode: Mode) -> None:
         check_writable(Path(env.metrics_dir), "--env.metrics_dir")
     if env.data_dir_to_save_evals and mode != "process":
         check_writable(Path(env.data_dir_to_save_evals), "--env.data_dir_to_save_evals")
-        if mode == "evaluate":
-            _write_evaluate_config(settings, Path(env.data_dir_to_save_evals) / EVALUATE_CONFIG_FILE)
 
 
 def _write_evaluate_config(settings: Settings, path: Path) -> None:
@@ -155,7 +157,10 @@ def _write_evaluate_config(settings: Settings, path: Path) -> None:
         "slurm": settings.options.slurm,
         "testing": settings.options.testing,
     }
-    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    try:
+        path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--env.data_dir_to_save_evals: cannot write to {path}: {error.strerror or error}") from error
 
 
 def _run_to_the_end(env: BaseEnv, mode: Mode, settings: Settings) -> int:
@@ -246,12 +251,23 @@ def _say_what_is_left(env: BaseEnv, mode: Mode, settings: Settings) -> None:
     recorder = env.recorder
     if recorder is not None and recorder.path is not None:
         shown = shlex.quote(str(recorder.path))
-        _say(f"{recorder.written} groups are in {recorder.path}. To look at one: {_program()} process --show {shown}")
+        groups = "1 group is" if recorder.written == 1 else f"{recorder.written} groups are"
+        _say(f"{groups} in {recorder.path}. To look at one: {_program()} process --show {shown}")
         if mode == "process" and settings.options.show:
             _say(readable_rollout(recorder.path))
-    folder = settings.env.data_dir_to_save_evals
-    if mode != "process" and folder and (Path(folder) / "metrics.json").exists():
-        _say(f"The results are in {folder}. To look at them: cat {shlex.quote(str(Path(folder) / 'metrics.json'))}")
+
+
+def _results_of(settings: Settings) -> int | None:
+    """When the results that stand in the folder were written, if there are any: so those of this run are known."""
+    path = Path(settings.env.data_dir_to_save_evals or "") / METRICS_FILE
+    return path.stat().st_mtime_ns if path.is_file() else None
+
+
+def _say_results(settings: Settings, mode: Mode) -> None:
+    folder = Path(settings.env.data_dir_to_save_evals or "")
+    if mode == "evaluate":
+        _write_evaluate_config(settings, folder / EVALUATE_CONFIG_FILE)
+    _say(f"The results are in {folder}. To look at them: cat {shlex.quote(str(folder / METRICS_FILE))}")
 
 
 def _program() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from atroposlib.envs.groups import first_error
 from atroposlib.envs.offline import NothingCollected
 from environments.agent_loop import AgentResult
 from environments.agent_loop.result import Message, StopReason
+
+logger = logging.getLogger(__name__)
 
 Sample = dict[str, Any]
 """One line of ``samples.jsonl``; ``reward`` is None where the rollout was invalid, and ``error`` says why."""
@@ -111,9 +114,14 @@ class Progress:
             return
         path = Path(folder) / PROGRESS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
-        done = dict(_read_progress(path))
-        with path.open("a", encoding="utf-8") as file:
-            yield cls(file, done, fingerprint)
+        done, ended = dict(_read_progress(path)), False
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                yield cls(file, done, fingerprint)
+            ended = True
+        finally:
+            if not ended:
+                logger.warning("the answers so far are kept in %s; the same command goes on from them", path)
         path.unlink(missing_ok=True)
 
     def key(self, index: int, item: Any, messages: Sequence[Message]) -> str:

@@ -142,6 +142,7 @@ class APIServer(ABC):
         """Most completions that one request in tokens asks for, where its ``ServerManager`` says so."""
         self.server_healthy = True
         self._failed_at = -math.inf
+        self._said_that_it_fails = False
         self.request_timings: deque[float] = deque(maxlen=config.rolling_buffer_length)
         self.eval_request_timings: deque[float] = deque(maxlen=config.rolling_buffer_length)
         self.attempts_list: deque[int] = deque(maxlen=config.rolling_buffer_length)
@@ -254,10 +255,12 @@ class APIServer(ABC):
                 if attempts > self.config.max_retries:
                     self.server_healthy, self._failed_at = False, time.monotonic()
                     raise EngineUnavailable(f"{error} ({attempts} attempts)") from error
-                logger.warning("attempt %d failed, trying again: %s", attempts, error)
+                # said once until an answer comes: every rollout under way meets the same
+                level, self._said_that_it_fails = logging.DEBUG if self._said_that_it_fails else logging.WARNING, True
+                logger.log(level, "attempt %d failed, trying again: %s", attempts, error)
                 await asyncio.sleep(_delay(attempts, error.retry_after_s))
                 continue
-            self.server_healthy = True
+            self.server_healthy, self._said_that_it_fails = True, False
             (self.eval_request_timings if evaluating else self.request_timings).append(time.monotonic() - started)
             (self.eval_attempts_list if evaluating else self.attempts_list).append(attempts)
             return answer

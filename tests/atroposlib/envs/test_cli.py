@@ -200,21 +200,25 @@ def test_evaluate_writes_results_samples_and_what_they_were_made_with(tmp_path, 
     assert f"cat {folder}/metrics.json" in out
 
 
-def test_no_file_of_an_evaluation_holds_a_key(tmp_path, monkeypatch):
+async def test_no_file_of_an_evaluation_holds_a_key(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_OF_THE_TEST", "sk-from-env")
-    words = (
-        "--openai.base_url",
-        "http://127.0.0.1:9",
-        "--openai.wait_s",
-        "0",
-        "--data_dir_to_save_evals",
-        str(tmp_path),
-    )
-    run(CountingEnv, "evaluate", *words, "--openai.api_key", "sk-typed")
-    run(CountingEnv, "evaluate", *words, "--openai.api_key_env", "SECRET_OF_THE_TEST")
+    async with serving(StubEngine()) as url:
+        words = ("evaluate", "--data_dir_to_save_evals", str(tmp_path), "--openai.base_url", url)
+        for key in (("--openai.api_key", "sk-typed"), ("--openai.api_key_env", "SECRET_OF_THE_TEST")):
+            assert await asyncio.to_thread(run, CountingEnv, *words, *key) == 0
     texts = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
-    assert texts
+    assert any("api_key" in text for text in texts)
     assert not any("sk-" in text for text in texts)
+
+
+def test_an_evaluation_that_fails_leaves_the_results_of_an_earlier_one_as_they_were(tmp_path, capsys):
+    words = ("evaluate", "--env.data_dir_to_save_evals", str(tmp_path))
+    assert run(CountingEnv, *words, "--env.seed", "7") == 0
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "The results are in" in capsys.readouterr().out
+    assert run(CountingEnv, *words, "--env.seed", "8", "--env.evaluate_raises") == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert "The results are in" not in capsys.readouterr().out
 
 
 def test_the_file_that_an_evaluation_wrote_repeats_it(tmp_path):

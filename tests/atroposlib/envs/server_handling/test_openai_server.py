@@ -345,3 +345,10 @@ async def test_an_answer_without_choices_is_no_answer(server, engine):
     engine.change = lambda answer: answer.update(choices=[])
     with pytest.raises(EngineUnavailable, match="without choices"):
         await server.chat_completion(messages=HI)
+
+
+async def test_an_engine_that_fails_again_and_again_is_said_once_until_it_answers(server, engine, caplog):
+    for _ in range(2):
+        engine.failures = [500, 500]
+        await server.generate(input_ids=[65], max_tokens=2)
+    assert caplog.text.count("trying again") == 2
