@@ -120,7 +120,7 @@ class Progress:
                 yield cls(file, done, fingerprint)
             ended = True
         finally:
-            if not ended:
+            if not ended and path.is_file() and path.stat().st_size:
                 logger.warning("the answers so far are kept in %s; the same command goes on from them", path)
         path.unlink(missing_ok=True)
 

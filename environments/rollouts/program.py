@@ -94,7 +94,7 @@ def _ending(session: CaptureSession, ended: ExecResult, timeout_s: float) -> End
     own_ends = (ContextFull, NoTurnsLeft)
     broken = next((error for error in failures if not isinstance(error, own_ends)), None)
     if isinstance(broken, RolloutInvalid):
-        return Ending(StopReason.ENGINE_ERROR, str(broken), broken.reason)
+        return Ending(StopReason.ENGINE_ERROR, broken.detail, broken.reason)
     if broken is not None:
         return Ending(StopReason.ENGINE_ERROR, f"{type(broken).__name__}: {broken}")
     if not session.managed.current_nodes and not failures:

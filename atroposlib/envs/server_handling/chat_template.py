@@ -23,13 +23,10 @@ from atroposlib.envs.server_handling.chat_rendering import (
     ChatRendering,
     Message,
     stand_in_tools,
-    text_of,
 )
 from atroposlib.envs.server_handling.token_text import TokenText
 from atroposlib.errors import RolloutInvalid
 from atroposlib.tool_call_parsers.base import THINK_CLOSE, THINK_OPEN
-
-__all__ = ["Bridge", "ChatTemplate", "text_of"]
 
 MOST_REMEMBERED = 256
 """So much of each kind that was found out by rendering is remembered: combinations of tools, of variables, of roles."""

@@ -81,7 +81,6 @@ class Conversation:
         else:
             parent, text, ids, kept_back = *await self._rendered(request), None
         continued = found.turn if found is not None and found.turn.node is parent else None
-        # taken before the caller may change its messages
         known = continued.history if continued is not None else ()
         history = (*known, *keys_of(request.messages[len(known) :], len(known)))
         before = continued.seen if continued is not None else []
@@ -110,10 +109,12 @@ class Conversation:
             return "answer_reopened", None
         has_calls = bool(turn.answer.get("tool_calls"))
         change = self._template.change(new, turn.has_thoughts, has_calls, request.tools, request.variables)
-        if change == "header":  # such as an empty thought that only the last answer has
+        if found.thoughts_dropped:
+            reason: str | None = "thoughts_dropped_by_client"
+        elif change == "header":  # such as an empty thought that only the last answer has
             return None, "header_changed_by_template"
-        reason = "thoughts_dropped_by_client" if found.thoughts_dropped else None
-        reason = reason or ("history_changed_by_template" if change == "history" else None)
+        else:
+            reason = "history_changed_by_template" if change == "history" else None
         holds_calls = any(key.calls for key in turn.history)
         if self._policy == "keep" or (holds_calls and not self._template.chat.writes_calls):
             return None, reason

@@ -226,7 +226,7 @@ WITHOUT_LOGPROB = {"token_ids": [65], "logprobs": [None]}
     ("replies", "reason", "says"),
     [
         ([DOWN, WITHOUT_LOGPROB], "engine_error", "EngineUnavailable: the engine is down"),
-        ([WITHOUT_LOGPROB, DOWN], "logprob_missing", "logprob_missing: the engine gave no logprob for"),
+        ([WITHOUT_LOGPROB, DOWN], "logprob_missing", "the engine gave no logprob for"),
     ],
 )
 async def test_of_several_failures_the_one_that_is_told_is_the_one_that_is_counted(replies, reason, says):

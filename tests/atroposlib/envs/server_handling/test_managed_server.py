@@ -285,6 +285,28 @@ async def test_what_is_kept_though_the_template_would_change_it_is_counted():
     assert server.kept == {"history_changed_by_template": 1}
 
 
+# a template that writes an empty thought before the answer it asks for, and before none of the past
+HEADED = CHATML_TEMPLATE.replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n</think>\\n' }}")
+
+
+async def test_thoughts_that_a_client_drops_fork_also_where_the_header_changes():
+    assert HEADED != CHATML_TEMPLATE
+    thought = {"content": "Hello.", "reasoning_content": "greet"}
+    server = managed(thought, "Bye.", tokenizer=ByteTokenizer(HEADED))
+    await server.chat_completion(messages=[QUESTION])
+    dropped = {"role": "assistant", "content": "Hello."}
+    await server.chat_completion(messages=[QUESTION, dropped, {"role": "user", "content": "More"}])
+    assert server.forks == {"thoughts_dropped_by_client": 1}
+
+
+async def test_a_header_that_the_template_writes_only_before_the_next_answer_is_kept_and_counted():
+    server = managed("Hello.", "Bye.", tokenizer=ByteTokenizer(HEADED))
+    answer = await server.chat_completion(messages=[QUESTION])
+    await server.chat_completion(messages=[QUESTION, reply(answer), {"role": "user", "content": "More"}])
+    assert len(nodes(server)) == 1
+    assert server.kept == {"header_changed_by_template": 1}
+
+
 OPENING = CHATML_TEMPLATE.replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}")
 
 
