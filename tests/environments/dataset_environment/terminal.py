@@ -47,10 +47,19 @@ class Terminal:
         """Type some lines."""
         os.write(self._master, text.encode())
 
-    def end(self, seconds: float = 30.0) -> int:
-        """Read to the end; the exit code."""
+    def end(self, seconds: float = 60.0, typing: str = "") -> int:
+        """Read to the end, ``typing`` now and, where that had no effect, again; the exit code.
+
+        One Ctrl-C that comes just before readline waits for keys is looked at with the next key only.
+        """
+        started = time.monotonic()
+        times = 0
         while self._read():
-            pass
+            passed = time.monotonic() - started
+            assert passed < seconds, f"the program did not end; it said:\n{self.text[-3000:]}"
+            if typing and passed >= 8.0 * times and self.process.poll() is None:
+                self.type(typing)
+                times += 1
         return self.process.wait(seconds)
 
     def _read(self) -> bool:

@@ -82,8 +82,7 @@ def test_prompts_and_answers_are_changed_by_hand_judged_again_and_kept(folder):
 def test_ctrl_c_ends_the_session_at_once(folder):
     with terminal(folder, "--interactive") as bench:
         bench.wait_for("> ")
-        bench.type("\x03")  # Ctrl-C
-        assert bench.end() == 130
+        assert bench.end(typing="\x03") == 130  # Ctrl-C
     assert "Traceback" not in bench.text
 
 
