@@ -32,6 +32,7 @@ from sandboxes.namespaces.makers import BWRAP, Maker, find_maker, free_ids
 from sandboxes.namespaces.plan import USER_ID, Plan
 from sandboxes.namespaces.toolchain import toolchain
 from sandboxes.ownership import owned_name
+from sandboxes.processor import cores_of
 from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox, finish
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ async def start(spec: SandboxSpec, *, maker: Maker | None = None) -> BubblewrapS
         limits = replace(limits, description=f"{limits.description}; {_SHARED_IDS}")
     box = BubblewrapSandbox(box_id, spec, launched, limits, user)
     try:
+        launched.channel.keep_to_cores(*cores_of(spec.cpus))
         await _make_ready(box, launched, maker)
         await open_hosts(box)
     except BaseException:

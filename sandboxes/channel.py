@@ -33,6 +33,7 @@ from sandboxes.frames import (
     decode_done,
     decode_hello,
     decode_u32,
+    encode_cores,
     encode_u32,
 )
 
@@ -277,6 +278,10 @@ class Channel:
     async def ping(self, timeout_s: float) -> None:
         """A round trip to the runner, which asks nothing of the box. Raises: SandboxClosed, SandboxTimeout."""
         await self._ask(Kind.PEEK, encode_u32(_NO_CALL), timeout_s=timeout_s)
+
+    def keep_to_cores(self, count: int, first: int) -> None:
+        """Let the box run on so many of the machine's cores, from the ``first`` on in a ring. Raises: SandboxClosed."""
+        self.send_soon(Frame(Kind.CORES, _NO_CALL, encode_cores(count, first)))
 
     async def kill_all(self) -> int:
         """Kill all processes of the box but the runner; returns how many. Raises: SandboxClosed, SandboxTimeout."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 FRAME_LIMIT = 4 << 20
 CHUNK = 64 << 10
 INPUT_WINDOW = 256 << 10
@@ -18,6 +18,7 @@ INPUT_WINDOW = 256 << 10
 _HEADER = struct.Struct("<IIB")
 _FIELD = struct.Struct("<cI")
 _U32 = struct.Struct("<I")
+_CORES = struct.Struct("<II")
 _HELLO = struct.Struct("<III")
 _DONE = struct.Struct("<iIQQQQQ")
 
@@ -32,6 +33,7 @@ class Kind(IntEnum):
     PEEK = 5
     KILL_ALL = 6
     CREDIT = 7
+    CORES = 8
     HELLO = 16
     OUT = 17
     ERR = 18
@@ -140,6 +142,11 @@ def _text_field(tag: bytes, text: str) -> bytes:
 def encode_u32(number: int) -> bytes:
     """The payload of CREDIT and PEEK."""
     return _U32.pack(number)
+
+
+def encode_cores(count: int, first: int) -> bytes:
+    """The payload of CORES."""
+    return _CORES.pack(count, first)
 
 
 def decode_u32(payload: bytes) -> int:

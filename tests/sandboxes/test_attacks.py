@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -28,13 +29,26 @@ def backend(request: pytest.FixtureRequest) -> str:
 async def test_neighbours_hardly_notice_an_attack_and_the_box_survives_it(backend: str, name: str):
     async with open_sandbox(backend, SMALL) as attacker, open_sandbox(backend) as neighbour:
         ratios: list[float] = []
-        # the median: the last hundredth, which benchmarks/neighbours.py measures, also tells what else the machine does
+        # the best of a few attempts: the last hundredth also tells what else the machine does
         while len(ratios) < ATTEMPTS and (not ratios or min(ratios) >= MOST_SLOWER):
-            quiet = percentile(await command_times(neighbour), 0.5)
+            quiet = percentile(await command_times(neighbour), 0.99)
             async with attacked(attacker, name):
-                ratios.append(percentile(await command_times(neighbour), 0.5) / quiet)
+                ratios.append(percentile(await command_times(neighbour), 0.99) / quiet)
         assert min(ratios) < MOST_SLOWER, ratios
         assert (await attacker.exec("rm -rf /workspace/* /tmp/*; echo alive")).stdout == b"alive\n"
+
+
+async def test_a_box_keeps_to_one_core_more_than_it_may_spend_and_the_next_box_begins_with_another(backend: str):
+    cores = os.cpu_count() or 1
+    if cores < 2:
+        pytest.skip("this machine has one core")
+    async with open_sandbox(backend, SMALL) as first, open_sandbox(backend, SMALL) as second:
+        cores_of = [(await box.exec("grep Cpus_allowed_list /proc/self/status")).output for box in (first, second)]
+        assert all(re.fullmatch(r"Cpus_allowed_list:\s*\d+\n", text) for text in cores_of)
+        assert cores_of[0] != cores_of[1]
+        assert (await first.exec("nproc")).output == "1\n"
+    async with open_sandbox(backend, replace(SMALL, cpus=cores)) as whole:
+        assert (await whole.exec("nproc")).output == f"{cores}\n"
 
 
 async def test_a_box_gets_no_more_processor_than_its_spec_says(backend: str):

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from sandboxes.channel import Channel
 from sandboxes.errors import SandboxClosed, SandboxStartError, SandboxTimeout
-from sandboxes.frames import INPUT_WINDOW, Command, Frame, FrameBuffer, Kind, Run
+from sandboxes.frames import INPUT_WINDOW, PROTOCOL_VERSION, Command, Frame, FrameBuffer, Kind, Run
 from sandboxes.launch import Launched, Program, launch
 from sandboxes.runner import runner_path
 
-HELLO = Frame(Kind.HELLO, 0, struct.pack("<III", 1, 1, 0))
+HELLO = Frame(Kind.HELLO, 0, struct.pack("<III", PROTOCOL_VERSION, 1, 0))
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from sandboxes.processor import ProcessorShare
 
 
 def test_a_processor_is_the_whole_of_every_period():
-    assert ProcessorShare.of(1.0) == ProcessorShare(period_us=10_000, quota_us=10_000, shares=1024, weight=100)
+    assert ProcessorShare.of(1.0) == ProcessorShare(period_us=200_000, quota_us=200_000, shares=1024, weight=100)
 
 
 def test_a_small_share_has_longer_periods_since_no_kernel_takes_a_quota_below_a_millisecond():
-    share = ProcessorShare.of(0.05)
-    assert (share.period_us, share.quota_us) == (20_000, 1_000)
+    share = ProcessorShare.of(0.004)
+    assert (share.period_us, share.quota_us) == (250_000, 1_000)
 
 
 @given(st.floats(min_value=0.001, max_value=512))

@@ -15,6 +15,7 @@
      PEEK       `u32 id` of another command: answer with what it has written so far
      KILL_ALL   kill every process of the box but this one; DONE carries how many there were
      CREDIT     `u32` more bytes that may be sent as OUT of a streamed command
+     CORES      `u32 count, u32 first`: from now on keep to that many of the cores, which are counted in a ring; no answer
 
    runner to client
      HELLO      `u32 version, u32 pid, u32 uid` (id 0), once, when it is ready
@@ -29,7 +30,7 @@
 #include <stdint.h>
 
 enum {
-    PROTOCOL_VERSION = 1,
+    PROTOCOL_VERSION = 2,
     FRAME_HEADER = 9,
     FRAME_LIMIT = 4 << 20,
     CHUNK = 64 << 10,
@@ -39,7 +40,7 @@ enum {
     STATE_LIMIT = 512 << 10,
 };
 
-enum kind { RUN = 1, INPUT, INPUT_END, KILL, PEEK, KILL_ALL, CREDIT, HELLO = 16, OUT, ERR, DONE };
+enum kind { RUN = 1, INPUT, INPUT_END, KILL, PEEK, KILL_ALL, CREDIT, CORES, HELLO = 16, OUT, ERR, DONE };
 
 enum {
     RUN_SHELL = 1,   /* the first argument is shell text, the others its $1, …: bash where there is one, else sh */

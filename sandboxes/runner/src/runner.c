@@ -25,6 +25,7 @@
 
 #include "box.h"
 #include "command.h"
+#include "cores.h"
 #include "drain.h"
 #include "guard.h"
 #include "plan.h"
@@ -103,12 +104,20 @@ static uint32_t number_of(const struct frame *frame) {
     return number;
 }
 
+static void keep_to_cores(const struct frame *frame) {
+    uint32_t numbers[2];
+    if (frame->length != sizeof numbers) _exit(EXIT_PROTOCOL);
+    memcpy(numbers, frame->payload, sizeof numbers);
+    cores_keep_to(numbers[0], numbers[1]);
+}
+
 static void handle(const struct frame *frame) {
     /* A frame for a command that is over is no mistake: it was under way when DONE was sent. */
     struct command *command = find(frame->id);
     switch (frame->kind) {
         case RUN: run(frame); break;
         case PEEK: peek(frame, number_of(frame)); break;
+        case CORES: keep_to_cores(frame); break;
         case KILL_ALL: kill_all(frame->id); break;
         case INPUT: if (command) command_input(command, frame->payload, frame->length); break;
         case INPUT_END: if (command) command_input_end(command); break;

@@ -50,7 +50,7 @@ def test_version_2_has_one_group_with_every_limit(tmp_path: Path):
     assert settings(tmp_path / "job" / "box") == {
         "memory.max": str(128 << 20),
         "pids.max": "80",
-        "cpu.max": "5000 10000",
+        "cpu.max": "100000 200000",
         "cpu.weight": "50",
     }
     assert (tmp_path / "job" / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
