@@ -34,10 +34,10 @@ def check_urls(settings: Settings) -> None:
             raise ConfigError(
                 f"{each.flag} holds a user name or a password, which would reach files and logs: leave it out{instead}"
             )
-    _check_url(settings.env.rollout_server_url, "--env.rollout_server_url")
+    check_url(settings.env.rollout_server_url, "--env.rollout_server_url")
     for server in _engines(settings):
         if server.base_url:
-            _check_url(server.base_url, "--openai.base_url")
+            check_url(server.base_url, "--openai.base_url")
 
 
 def check_addresses(settings: Settings) -> None:
@@ -80,7 +80,8 @@ def _holds_credentials(url: str) -> bool:
     return "@" in re.split("[/?#]", url.split("://", 1)[-1])[0]
 
 
-def _check_url(url: str, flag: str) -> None:
+def check_url(url: str, flag: str) -> None:
+    """Raises: ConfigError where it leads to no server; it begins with ``flag``, the place where the URL was read."""
     try:
         host, port = _address(url)
         scheme = urlsplit(url).scheme if "://" in url else "http"

@@ -69,7 +69,9 @@ class HttpEngine(APIServer):
     def __init__(self, config: APIServerConfig, reasoning_config: ReasoningConfig | None = None) -> None:
         super().__init__(config, reasoning_config)
         if not config.base_url:
-            raise ConfigError("the engine has no URL; set --openai.base_url, such as http://localhost:9001/v1")
+            raise ConfigError(
+                f"the engine has no URL; set {config.spelled('base_url')}, such as http://localhost:9001/v1"
+            )
         self._url = config.base_url
         self._root = "{0.scheme}://{0.netloc}".format(urlsplit(config.base_url))
         key = config.resolve_api_key()
@@ -99,7 +101,7 @@ class HttpEngine(APIServer):
             if time.monotonic() >= deadline:
                 raise EngineUnavailable(
                     f"no engine answered at {self._url} within {self.config.wait_s:g} s; start it, or correct "
-                    "--openai.base_url (--openai.wait_s sets how long to wait)"
+                    f"{self.config.spelled('base_url')} ({self.config.spelled('wait_s')} sets how long to wait)"
                 )
             await asyncio.sleep(delay)
             delay = min(2.0, delay * 2)
@@ -192,18 +194,19 @@ class HttpEngine(APIServer):
             return self.config.model_name
         roots = {str(model.get("root") or model["id"]) for model in models}  # names of one model share its root
         if len(roots) > 1:
-            raise ConfigError(
-                f"{self._url} serves {len(roots)} models; choose with --openai.model_name: {_names(models)}"
-            )
+            choose = f"choose with {self.config.spelled('model_name')}"
+            raise ConfigError(f"{self._url} serves {len(roots)} models; {choose}: {_names(models)}")
         if not models:
-            raise ConfigError(f"{self._url} serves no model; load one there, or correct --openai.base_url")
+            where = self.config.spelled("base_url")
+            raise ConfigError(f"{self._url} serves no model; load one there, or correct {where}")
         return str(models[0]["id"])
 
     async def _check_served(self, model: str) -> None:
         """Raises: ConfigError where the engine lists its models, and this is none of them."""
         models = await self._models()
         if models and all(entry["id"] != model for entry in models):
-            raise ConfigError(f"{self._url} does not serve --openai.model_name {model!r}; it serves {_names(models)}")
+            asked = self.config.spelled("model_name")
+            raise ConfigError(f"{self._url} does not serve {asked} {model!r}; it serves {_names(models)}")
 
     async def _models(self) -> list[dict[str, Any]] | None:
         """What the engine lists; None where it lists nothing at all, not even that there is none."""

@@ -82,6 +82,10 @@ class ServerBaseline(BaseModel):
         """Whether a model was named, rather than left to the engine."""
         return self.model_name != "default"
 
+    def spelled(self, setting: str) -> str:
+        """What messages call one of these settings, so that it can be found and changed."""
+        return f"--openai.{setting}"
+
 
 class APIServerConfig(ServerBaseline):
     """One engine. A URL without a path gets ``/v1``; the key is never part of a ``repr``."""
@@ -113,7 +117,9 @@ class APIServerConfig(ServerBaseline):
             return ""
         key = os.environ.get(self.api_key_env, "")
         if not key:
-            raise ConfigError(f"--openai.api_key_env names {self.api_key_env}, which is not set in the environment")
+            raise ConfigError(
+                f"{self.spelled('api_key_env')} names {self.api_key_env}, which is not set in the environment"
+            )
         return key
 
 

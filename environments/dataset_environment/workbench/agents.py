@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from atroposlib.envs.addresses import check_url
 from atroposlib.envs.settings import read_yaml
 from atroposlib.errors import ConfigError
 from environments.dataset_environment.config_files import expand_variables, find_config
@@ -21,9 +23,13 @@ class AgentConfig(BaseModel):
     model_name: str | None = None
     base_url: str | None = None
     api_key: str | None = Field(None, repr=False)
+    wait_s: float | None = Field(None, ge=0)
+    """Seconds to wait for the engine at ``base_url``; somebody who tries things out waits shortly by default."""
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
     max_tokens: int | None = Field(None, ge=1)
+
+    _file: Path = PrivateAttr(default=Path("agent"))
 
     @model_validator(mode="before")
     @classmethod
@@ -31,6 +37,11 @@ class AgentConfig(BaseModel):
         if isinstance(values, dict) and values.get("base_url") and "engine" not in values:
             return {**values, "engine": "openai"}
         return values
+
+    @property
+    def file(self) -> Path:
+        """Where it was read from."""
+        return self._file
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -50,12 +61,20 @@ def read_agent(name: str) -> AgentConfig:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         raise ConfigError(f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
-    if agent.engine == "openai" and not agent.base_url:
-        raise ConfigError(f"{path}: an agent with the engine openai needs its base_url")
-    if agent.engine != "openai":
-        for name in ("base_url", "api_key"):
-            if getattr(agent, name):
-                raise ConfigError(f"{path}: {name} belongs to the engine openai, not to {agent.engine}")
+    _check(agent, path)
+    agent._file = path
+    return agent
+
+
+def _check(agent: AgentConfig, path: Path) -> None:
+    """Raises: ConfigError where a setting is missing that its engine needs, or belongs to another engine."""
+    if agent.engine == "openai":
+        if not agent.base_url:
+            raise ConfigError(f"{path}: an agent with the engine openai needs its base_url")
+        check_url(agent.base_url, f"{path}: base_url")
+        return
+    for name in ("base_url", "api_key", "wait_s"):
+        if getattr(agent, name) is not None:
+            raise ConfigError(f"{path}: {name} belongs to the engine openai, not to {agent.engine}")
     if agent.engine == "hf" and not agent.model_name:
         raise ConfigError(f"{path}: an agent with the engine hf needs its model_name")
-    return agent

@@ -12,6 +12,7 @@ from atroposlib.envs.cli import defaults_of
 from atroposlib.envs.engines import prepare_engines
 from atroposlib.envs.reward_fns.scoring import Score
 from atroposlib.envs.settings import Settings, settings_from
+from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable
 from environments.dataset_environment.config_files import read_env_config
 from environments.dataset_environment.dataset_config import DatasetEnvConfig
 from environments.dataset_environment.dataset_env import DatasetEnv, Trial
@@ -88,7 +89,7 @@ def with_prompt(question: Question, text: str) -> Question:
 
 @asynccontextmanager
 async def open_bench(choice: Choice) -> AsyncIterator[Bench]:
-    """Start the engine and load the questions. Raises: ConfigError, ChildFailed, EngineUnavailable."""
+    """Start the engine and load the questions. Raises: ConfigError, also where no engine answers; ChildFailed."""
     settings = _settings(choice)
     if choice.agent is None and "openai" in read_env_config(choice.config):
         async with _over(settings, settings.servers) as bench:
@@ -104,7 +105,10 @@ async def _over(settings: Settings, servers: Any) -> AsyncIterator[Bench]:
     env = DatasetEnv(settings.env, servers)
     try:
         await env.setup()
-        await prepare_engines(env, "evaluate", replace(settings, engine_chosen=True))
+        try:
+            await prepare_engines(env, "evaluate", replace(settings, engine_chosen=True))
+        except (EngineUnavailable, EngineRefused) as error:
+            raise ConfigError(str(error)) from error
         yield Bench(env)
     finally:
         await env.aclose()

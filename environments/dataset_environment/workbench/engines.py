@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from pydantic import PrivateAttr
+
 from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
 from environments.dataset_environment.workbench.agents import AgentConfig
 from environments.dataset_environment.workbench.transformers_server import TransformersServer
@@ -16,6 +18,30 @@ from environments.local_run.ports import free_ports
 from environments.local_run.processes import ProcessGroup
 
 EMBEDDED_MODEL = "tiny"
+WAIT_S = 5.0
+"""How long an engine is waited for that should be there already."""
+
+
+class AgentEngineConfig(APIServerConfig):
+    """An engine whose settings stand in the file of an agent."""
+
+    _file: Path = PrivateAttr()
+
+    @classmethod
+    def of(cls, agent: AgentConfig) -> AgentEngineConfig:
+        """The engine at the agent's ``base_url``."""
+        config = cls(
+            base_url=agent.base_url,
+            model_name=agent.model_name or "",
+            api_key=agent.api_key,
+            wait_s=WAIT_S if agent.wait_s is None else agent.wait_s,
+        )
+        config._file = agent.file
+        return config
+
+    def spelled(self, setting: str) -> str:
+        """The key in the file."""
+        return f"{setting} in {self._file}"
 
 
 @asynccontextmanager
@@ -25,7 +51,7 @@ async def open_engine(agent: AgentConfig) -> AsyncIterator[APIServer | APIServer
         assert agent.model_name is not None
         yield await asyncio.to_thread(TransformersServer.load, agent.model_name)
     elif agent.engine == "openai":
-        yield APIServerConfig(base_url=agent.base_url, model_name=agent.model_name or "", api_key=agent.api_key)
+        yield AgentEngineConfig.of(agent)
     else:
         async with _embedded(agent.model_name or EMBEDDED_MODEL) as url:
             yield APIServerConfig(base_url=url)

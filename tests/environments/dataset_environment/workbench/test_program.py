@@ -106,6 +106,26 @@ def test_an_engine_that_is_waited_for_is_told_of_without_a_terminal_too(folder):
         assert program.wait(30) == 130
 
 
+def test_an_engine_that_is_not_there_is_named_shortly_by_the_key_of_the_agents_file(folder, capsys):
+    (folder / "own.yaml").write_text("base_url: http://127.0.0.1:9\n")
+    started_at = time.monotonic()
+    assert main(["--env", "gsm8k", "--agent", "own.yaml"]) == 2
+    assert time.monotonic() - started_at < 30
+    said = capsys.readouterr().err
+    assert "no engine answered at http://127.0.0.1:9/v1 within 5 s; start it, or correct base_url in own.yaml" in said
+    assert "(wait_s in own.yaml sets how long to wait)" in said
+    assert "--openai" not in said
+
+
+def test_a_model_that_the_engine_has_not_is_asked_for_by_the_key_of_the_agents_file(folder, capsys):
+    engine = AddingEngine()
+    engine.models = ["first", "second"]
+    with serving_in_a_thread(engine) as url:
+        (folder / "own.yaml").write_text(f"base_url: {url}\n")
+        assert main(["--env", "gsm8k", "--agent", "own.yaml"]) == 2
+    assert "serves 2 models; choose with model_name in own.yaml: first, second" in capsys.readouterr().err
+
+
 def test_sigterm_ends_the_engine_and_leaves_no_file(folder):
     with started(folder, "--env", "gsm8k", "--agent", "embedded") as program:
         while not (found := [*(folder / "tmp").glob("engine-*/*.log")]):
