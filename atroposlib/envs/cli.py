@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
@@ -67,7 +68,7 @@ def _run(env_class: type[BaseEnv], words: Sequence[str]) -> int:
         if words and words[0] in ("-h", "--help"):
             _say(usage(_program()))
             return 0
-        raise ConfigError(f"say what to do: {', '.join(MODES)}\n\n{usage(_program())}")
+        raise ConfigError(_no_mode(words))
     mode, flags = cast("Mode", words[0]), split_flags(words[1:])
     if any(flag.name == "help" for flag in flags):
         _say(mode_help(_program(), mode, env_class, defaults_of(env_class, mode)))
@@ -77,6 +78,12 @@ def _run(env_class: type[BaseEnv], words: Sequence[str]) -> int:
         _say(readable_rollout(Path(shown)))
         return 0
     return _run_mode(env_class, mode, flags)
+
+
+def _no_mode(words: Sequence[str]) -> str:
+    if near := get_close_matches(words[0].lower(), MODES, n=1) if words else []:
+        return f"unknown mode {words[0]!r}; is {near[0]} meant?"
+    return f"say what to do: {', '.join(MODES)}\n\n{usage(_program())}"
 
 
 def defaults_of(env_class: type[BaseEnv], mode: Mode) -> Defaults:

@@ -357,6 +357,9 @@ def test_help_of_a_mode_shows_flags_with_the_values_of_this_environment(capsys):
     [
         ([], "say what to do"),
         (["train"], "say what to do"),
+        (["proces", "--env.group_size", "1"], "unknown mode 'proces'; is process meant?"),
+        (["Evaluate"], "unknown mode 'Evaluate'; is evaluate meant?"),
+        (["--env.group_size", "1"], "say what to do"),
         (["process", "--env.group_sise", "1"], "is --env.group_size meant"),
         (["process", "--env.group_size", "many"], "--env.group_size"),
         (["process", "--env.group_size", "0"], "--env.group_size: Input should be greater than or equal to 1"),
