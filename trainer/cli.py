@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import NoReturn
 
 from trainer.config import ServingConfig
@@ -60,6 +61,12 @@ def check_before_loading(options: argparse.Namespace, *, serves: bool = True) ->
 
     ``serves``: whether the embedded engine will listen. Raises: UsageError.
     """
+    missing = [package for package in ("torch", "safetensors") if find_spec(package) is None]
+    if missing:
+        raise UsageError(
+            f"missing packages: {', '.join(missing)}. Install PyTorch in the build that suits the machine (pip install "
+            "torch), then the rest by pip install 'atroposlib[train]' (in a checkout: pip install -e '.[train]')."
+        )
     checked_dtype(options.dtype)
     if options.threads is not None and options.threads < 1:
         raise UsageError(f"--threads must be at least 1, got {options.threads}.")

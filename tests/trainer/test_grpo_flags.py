@@ -6,13 +6,15 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from example_trainer.grpo import EXAMPLE_MODEL
 from tests.trainer.tiny_model import save_policy
-from trainer import grpo, serve
+from trainer import cli, grpo, serve
 from trainer.config import TrainerConfig
 
 
@@ -117,6 +119,17 @@ def test_external_engine_that_is_not_there_is_named(tmp_path: Path, capsys: pyte
 def test_dtype_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert serve.main(["--model", str(tmp_path), "--port", "0", "--dtype", "int4"]) == 2
     assert "serve: --dtype int4 is not one of float32, bfloat16, float16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", [grpo, serve])
+def test_missing_pytorch_is_said_with_what_installs_it(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    assert program.main(["--port", "0"]) == 2
+    said = capsys.readouterr().err
+    assert "missing packages: torch. Install PyTorch" in said
+    assert "pip install 'atroposlib[train]'" in said
 
 
 def test_what_is_wrong_with_model_or_address_is_said_before_torch_is_loaded() -> None:
