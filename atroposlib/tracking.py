@@ -15,8 +15,9 @@ import os
 import shlex
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from enum import Enum
 from importlib.util import find_spec
 from netrc import NetrcParseError, netrc
@@ -27,6 +28,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from atroposlib.errors import ConfigError
+from atroposlib.line_file import LineFile
 
 logger = logging.getLogger(__name__)
 
@@ -162,22 +164,17 @@ class JsonlTracker(Tracker):
 
     Each line is whole and flushed before ``log`` returns. What the run was made with stands in ``run.json``.
 
-    Raises: ConfigError where the folder cannot be written to.
+    Raises: ConfigError where the folder cannot be written to, as does ``log``.
     """
 
     def __init__(self, directory: str | os.PathLike[str], about: Mapping[str, object] | None = None) -> None:
         self.path = Path(directory) / "metrics.jsonl"
         text = json.dumps(json_value(about), indent=2, ensure_ascii=False) + "\n" if about else None
-        try:
+        with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if text is not None:
                 (self.path.parent / "run.json").write_text(text, encoding="utf-8")
-            self._file = self.path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"metrics cannot be written to {self.path.parent}: {error.strerror or error}; free the disk, or choose "
-                "another folder (--env.metrics_dir, or --save-path of the trainer)"
-            ) from error
+            self._file = LineFile(self.path)
 
     def log(self, metrics: Mapping[str, object], step: int) -> None:
         line: dict[str, object] = {"step": step, "time": time.time()}
@@ -186,11 +183,21 @@ class JsonlTracker(Tracker):
             while key in line:
                 key = f"metrics/{key}"
             line[key] = value
-        self._file.write(json.dumps(json_value(line), ensure_ascii=False) + "\n")
-        self._file.flush()
+        with self._writing():
+            self._file.append(json.dumps(json_value(line), ensure_ascii=False).encode())
 
     def finish(self) -> None:
         self._file.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"metrics cannot be written to {self.path.parent}: {error.strerror or error}; free the disk, or choose "
+                "another folder (--env.metrics_dir, or --save-path of the trainer)"
+            ) from error
 
 
 class WandbTracker(Tracker):

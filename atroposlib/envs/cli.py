@@ -30,7 +30,7 @@ from atroposlib.envs.eval_results import METRICS_FILE
 from atroposlib.envs.help import MODES, mode_help, usage
 from atroposlib.envs.masking import masked
 from atroposlib.envs.offline import NothingCollected
-from atroposlib.envs.recording import check_writable, readable_rollout
+from atroposlib.envs.recording import check_writable, readable_rollout, writing
 from atroposlib.envs.settings import Defaults, Settings, settings_from
 from atroposlib.envs.workers import uninterrupted
 from atroposlib.errors import AtroposError, ConfigError, EngineRefused, EngineUnavailable, QueueUnavailable
@@ -164,10 +164,13 @@ def _write_evaluate_config(settings: Settings, path: Path) -> None:
         "slurm": settings.options.slurm,
         "testing": settings.options.testing,
     }
-    try:
-        path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--env.data_dir_to_save_evals: cannot write to {path}: {error.strerror or error}") from error
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    with writing("--env.data_dir_to_save_evals", path):
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            path.unlink(missing_ok=True)  # half a file, or that of an earlier evaluation, says nothing of these results
+            raise
 
 
 def _run_to_the_end(env: BaseEnv, mode: Mode, settings: Settings) -> int:

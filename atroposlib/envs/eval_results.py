@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import orjson
@@ -55,14 +56,19 @@ class Evaluation:
         }
 
     def write(self, folder: Path) -> None:
-        """Write both files into ``folder``; an earlier evaluation's go to ``runs/<time>/`` before."""
+        """Write both files into ``folder``; an earlier evaluation's go to ``runs/<time>/`` before.
+
+        Raises: OSError, which leaves everything as it was.
+        """
+        samples: dict[str, Iterable[bytes]] = {SAMPLES_FILE: map(encode_json, self.samples)} if self.samples else {}
+        files = {**samples, METRICS_FILE: [_indented(self.document())]}
         folder.mkdir(parents=True, exist_ok=True)
-        metrics = _written_aside(folder / METRICS_FILE, [_indented(self.document())])
-        samples = _written_aside(folder / SAMPLES_FILE, map(encode_json, self.samples)) if self.samples else None
-        keep_earlier(folder)
-        if samples is not None:
-            os.replace(samples, folder / SAMPLES_FILE)
-        os.replace(metrics, folder / METRICS_FILE)
+        with TemporaryDirectory(dir=folder, prefix=".results-") as aside:
+            for name, lines in files.items():
+                _write_to_disk(Path(aside, name), lines)
+            keep_earlier(folder)
+            for name in files:
+                os.replace(Path(aside, name), folder / name)
 
     def table(self) -> str:
         """The metrics as a Markdown table."""
@@ -92,21 +98,22 @@ def keep_earlier(folder: Path) -> Path | None:
         number += 1
         target = folder / "runs" / f"{stamp}-{number}"
     target.mkdir(parents=True)
-    shutil.copy2(metrics, target / METRICS_FILE)
+    try:
+        shutil.copy2(metrics, target / METRICS_FILE)
+    except OSError:
+        shutil.rmtree(target)
+        raise
     if samples.exists():
         os.replace(samples, target / SAMPLES_FILE)
     return target
 
 
-def _written_aside(path: Path, lines: Iterable[bytes]) -> Path:
-    """Write ``lines`` to a file beside ``path``, down to the disk, ready to take its name."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("wb") as file:
+def _write_to_disk(path: Path, lines: Iterable[bytes]) -> None:
+    with path.open("wb") as file:
         for line in lines:
             file.write(line + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    return aside
 
 
 def _indented(document: Mapping[str, Any]) -> bytes:

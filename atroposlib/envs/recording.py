@@ -9,7 +9,7 @@ import os
 import threading
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from io import FileIO
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import orjson
 
 from atroposlib.envs.workers import uninterrupted
 from atroposlib.errors import ConfigError
+from atroposlib.line_file import LineFile
 from atroposlib.tracking import encode_json
 from atroposlib.wire import GROUP_KEYS, IGNORED_MASK
 
@@ -35,15 +36,22 @@ def free_path(path: Path) -> Path:
     return candidate
 
 
+@contextmanager
+def writing(setting: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raises: ConfigError, which names the setting, where the system refuses to write (the disk is full, …)."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{setting}: cannot write to {path}: {error.strerror or error}") from error
+
+
 def check_writable(folder: Path, setting: str) -> None:
     """Make ``folder``, and a file in it for a moment. Raises: ConfigError that names the setting."""
     probe = folder / f".writable-{os.getpid()}"
-    try:
+    with writing(setting, folder):
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
-    except OSError as error:
-        raise ConfigError(f"{setting}: cannot write to {folder}: {error.strerror or error}") from error
 
 
 class GroupRecorder:
@@ -59,7 +67,7 @@ class GroupRecorder:
         self.path: Path | None = None
         """The file, once there is one."""
         self.written = 0
-        self._file: FileIO | None = None
+        self._file: LineFile | None = None
         self._lock = threading.Lock()
         self._size = 0
         self._numbers = array("q")
@@ -70,39 +78,23 @@ class GroupRecorder:
 
         A group without ``number`` stays behind the one that came before it.
         """
-        line = encode_json({**dict.fromkeys(GROUP_KEYS), **group}) + b"\n"
+        line = encode_json({**dict.fromkeys(GROUP_KEYS), **group})
         with self._lock:
-            try:
-                file = self._file or self._open()
-                self._append(file, line)
-            except OSError as error:
-                place = self.path or self.wanted_path
-                raise ConfigError(
-                    f"--env.data_path_to_save_groups: cannot write to {place}: {error.strerror or error}"
-                ) from error
+            with writing("--env.data_path_to_save_groups", self.path or self.wanted_path):
+                (self._file or self._open()).append(line)
             if number is not None:
                 self._numbers.append(number)
                 self._starts.append(self._size)
-            self._size += len(line)
+            self._size += len(line) + 1
             self.written += 1
 
-    def _open(self) -> FileIO:
+    def _open(self) -> LineFile:
         self.wanted_path.parent.mkdir(parents=True, exist_ok=True)
         self.path = free_path(self.wanted_path)
-        self._file = self.path.open("xb", buffering=0)
+        self._file = LineFile(self.path, new=True)
         kept = "" if self.path == self.wanted_path else f"; what earlier runs wrote to {self.wanted_path} is kept"
         logger.info("groups go to %s%s", self.path, kept)
         return self._file
-
-    def _append(self, file: FileIO, line: bytes) -> None:
-        rest = memoryview(line)
-        try:
-            while rest:
-                rest = rest[file.write(rest) :]
-        except OSError:
-            file.truncate(self._size)
-            file.seek(self._size)
-            raise
 
     async def record(self, group: Mapping[str, Any], number: int | None = None) -> None:
         """``write`` off the event loop, to its end also where the caller is cancelled meanwhile."""

@@ -14,6 +14,7 @@ from atroposlib.envs import metrics
 from atroposlib.envs.eval_results import Evaluation
 from atroposlib.envs.masking import masked
 from atroposlib.envs.queue_client import QueueClient
+from atroposlib.envs.recording import writing
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from atroposlib.envs.workers import WorkerPool
 from atroposlib.tracking import NullTracker, Tracker, TrackerKind, make_tracker
@@ -133,7 +134,8 @@ class EnvReports:
         )
         folder = self.config.data_dir_to_save_evals
         if folder:
-            await asyncio.to_thread(evaluation.write, Path(folder))
+            with writing("--env.data_dir_to_save_evals", folder):
+                await asyncio.to_thread(evaluation.write, Path(folder))
         else:
             logger.warning("the results are not kept: --env.data_dir_to_save_evals names a folder for them")
         if verbose:

@@ -9,13 +9,15 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from atroposlib.envs.groups import first_error
 from atroposlib.envs.offline import NothingCollected
+from atroposlib.envs.recording import writing
+from atroposlib.line_file import LineFile
 from environments.agent_loop import AgentResult
 from environments.agent_loop.result import Message, StopReason
 
@@ -99,7 +101,7 @@ async def run_in_order(
 class Progress:
     """Finished samples on disk, so that a killed evaluation goes on; they count only for the same ``settings``."""
 
-    def __init__(self, file: IO[str] | None, done: Mapping[str, Sample], settings: str) -> None:
+    def __init__(self, file: LineFile | None, done: Mapping[str, Sample], settings: str) -> None:
         self._file = file
         self._done = done
         self._settings = settings
@@ -116,7 +118,7 @@ class Progress:
         path.parent.mkdir(parents=True, exist_ok=True)
         done, ended = dict(_read_progress(path)), False
         try:
-            with path.open("a", encoding="utf-8") as file:
+            with closing(LineFile(path)) as file:
                 yield cls(file, done, fingerprint)
             ended = True
         finally:
@@ -133,11 +135,10 @@ class Progress:
         return self._done.get(key)
 
     def add(self, key: str, sample: Sample) -> None:
-        """Keep a finished sample; an invalid one is tried again by the next run."""
+        """Keep a finished sample; an invalid one is tried again by the next run. Raises: ConfigError."""
         if self._file is not None and sample["reward"] is not None:
-            # the newline goes first: a line that a kill has cut spoils no other
-            self._file.write("\n" + json.dumps({"key": key, "sample": sample}, default=str))
-            self._file.flush()
+            with writing("--env.data_dir_to_save_evals", self._file.path):
+                self._file.append(json.dumps({"key": key, "sample": sample}, default=str).encode())
 
 
 def _read_progress(path: Path) -> Iterator[tuple[str, Sample]]:

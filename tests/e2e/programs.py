@@ -41,6 +41,15 @@ def module(*words: str) -> list[str]:
     return [sys.executable, "-m", *words]
 
 
+def with_full_disk(command: list[str], file_bytes: int = 2048) -> list[str]:
+    """The command, to which a disk seems full as soon as a file has grown to ``file_bytes``."""
+    limit = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2); "
+        "os.execv(sys.argv[2], sys.argv[2:])"
+    )
+    return [sys.executable, "-c", limit, str(file_bytes), *command]
+
+
 def run(
     command: list[str], folder: Path, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:

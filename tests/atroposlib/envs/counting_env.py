@@ -21,6 +21,7 @@ class CountingConfig(BaseEnvConfig):
     fail_every: int = Field(0, description="Every so manieth attempt raises.")
     seconds: float = Field(0.0, description="How long a rollout takes; a later item takes less.")
     first_seconds: float = Field(0.0, description="How long the rollouts of the first item take.")
+    eval_samples: int = Field(2, description="How many samples an evaluation has.")
     evaluate_raises: bool = Field(False, description="Whether evaluate() raises.")
 
 
@@ -76,7 +77,8 @@ class CountingEnv(BaseEnv):
         if self.config.evaluate_raises:
             raise RuntimeError("the evaluation failed")
         self.evaluations.append(self.curr_step)
-        await self.evaluate_log({"eval/score": 0.5, "odd": object(), "none": None}, samples=[{"n": 1}, {"n": 2}])
+        samples = [{"n": n} for n in range(1, self.config.eval_samples + 1)]
+        await self.evaluate_log({"eval/score": 0.5, "odd": object(), "none": None}, samples=samples)
 
 
 if __name__ == "__main__":
