@@ -1,9 +1,9 @@
 """The system calls that a box may not make, as a classic BPF program.
 
 Namespaces leave these doors open: new user namespaces (in which a process has every capability again), the keyrings
-of the user, io_uring (which other filters do not see), AF_VSOCK (which no network namespace closes), and old or rare
-calls that only widen the kernel's surface. Everything else is allowed. No library is needed: an instruction is eight
-bytes.
+of the user, io_uring (which other filters do not see), AF_VSOCK (which no network namespace closes), the limits of the
+runner (which a process of its user could set, and so end the box), and old or rare calls that only widen the kernel's
+surface. Everything else is allowed. No library is needed: an instruction is eight bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 _X32 = 0x40000000
 _NAMESPACE_FLAGS = 0x7E020000
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into someone else's terminal
+_RUNNER_PID = 1
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 
 _DENIED = {
@@ -84,13 +85,14 @@ class _Architecture:
     clone: int
     clone3: int
     ioctl: int
+    prlimit64: int
     socket: int
     socketpair: int
 
 
 _ARCHITECTURES = {
-    "x86_64": _Architecture(0xC000003E, 0, clone=56, clone3=435, ioctl=16, socket=41, socketpair=53),
-    "aarch64": _Architecture(0xC00000B7, 1, clone=220, clone3=435, ioctl=29, socket=198, socketpair=199),
+    "x86_64": _Architecture(0xC000003E, 0, clone=56, clone3=435, ioctl=16, prlimit64=302, socket=41, socketpair=53),
+    "aarch64": _Architecture(0xC00000B7, 1, clone=220, clone3=435, ioctl=29, prlimit64=261, socket=198, socketpair=199),
 }
 
 
@@ -124,6 +126,7 @@ def _program(architecture: _Architecture) -> list[bytes]:
     program += _when(
         architecture.ioctl, _SECOND_ARGUMENT, [(_EQUAL, request) for request in _TERMINAL_INPUT], errno.EPERM
     )
+    program += _when(architecture.prlimit64, _FIRST_ARGUMENT, [(_EQUAL, _RUNNER_PID)], errno.EPERM)
     for call in (architecture.socket, architecture.socketpair):
         program += _unless_one_of(call, _FIRST_ARGUMENT, _FAMILIES, errno.EAFNOSUPPORT)
     return [*program, _instruction(_RETURN, _ALLOW)]

@@ -10,8 +10,10 @@ import random
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +24,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sandboxes import Sandbox, SandboxSpec, SandboxUnavailable, bubblewrap
+from sandboxes import Sandbox, SandboxSpec, SandboxStartError, SandboxUnavailable, bubblewrap
 from sandboxes.bubblewrap import BubblewrapSandbox
 from sandboxes.launch import Program, launch
 from sandboxes.namespaces.limits import Limits, prepare_limits
@@ -185,6 +187,19 @@ async def test_the_environment_and_the_command_line_of_the_starter_stay_outside(
             assert str(Path(bubblewrap.__file__).parent).encode() not in seen.stdout
 
 
+async def test_an_agent_with_the_id_of_the_runner_cannot_end_it_or_outlast_a_time_limit(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch
+):
+    async with box_of_another_user(maker, monkeypatch) as box:
+        limits = "import resource; resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))"
+        refused = await box.exec(["/usr/bin/python3", "-I", "-c", limits])
+        assert "Permission" in refused.output or "permitted" in refused.output
+        stopped = await box.exec("kill -STOP $PPID; sleep 60", timeout_s=0.3)
+        assert stopped.timed_out
+        assert stopped.duration_s < 5
+        assert await box.kill_all() == 0
+
+
 async def test_no_right_can_be_gained(maker: Maker):
     async with box_of(maker) as box:
         status = dict(
@@ -309,6 +324,32 @@ async def test_an_image_folder_of_an_ordinary_user_is_the_root_too(image: Path, 
         changed = await box.exec("rm /etc/passwd && echo new > /etc/new && ls /etc; echo x > x; cat x")
         assert changed.stdout == b"new\nx\n"
     assert (image / "etc" / "passwd").exists()
+
+
+async def test_links_of_an_image_lead_to_places_in_the_box(image: Path):
+    for name, place in {"tmp": "var/tmp", "workspace": "data"}.items():
+        (image / place).mkdir(parents=True)
+        (image / name).symlink_to(f"/{place}")
+    async with box_of(RUNNER, root=image) as box:
+        written = await box.exec("echo x > /tmp/x; echo y > y; cat /var/tmp/x /data/y; stat -c %a /var/tmp")
+        assert written.output == "x\ny\n1777\n"
+    assert list((image / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["tmp", "workspace", "dev", "proc"])
+async def test_a_link_of_an_image_to_a_folder_of_the_host_changes_nothing_there(
+    image: Path, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """While a box is made, the root of the host stands at /old."""
+    monkeypatch.chdir("/")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        os.chown(folder, ANOTHER_USER, ANOTHER_USER)
+        (image / name).symlink_to(f"/old{folder}")
+        with pytest.raises(SandboxStartError, match=name):
+            async with box_of_another_user(RUNNER, monkeypatch, root=image, workdir="/workspace/below"):
+                pass
+        assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+        assert os.listdir(folder) == []
 
 
 async def test_boxes_of_one_image_do_not_see_each_other(image: Path):

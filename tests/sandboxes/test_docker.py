@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import docker
+from sandboxes import docker, images
 from sandboxes.base import Sandbox, SandboxSpec
 from sandboxes.errors import ImageNotFound, SandboxClosed, SandboxStartError, SandboxUnavailable
 from sandboxes.ownership import OWNER_LABEL, RUN_LABEL, Owner, OwnerState
@@ -106,6 +106,15 @@ async def test_root_of_the_box_has_no_right_over_the_machine(box):
     )
     for attempt in attempts:
         assert (await box.exec(attempt, user="root")).exit_code != 0, attempt
+
+
+async def test_an_agent_that_is_root_cannot_set_the_limits_of_the_runner(docker_client):
+    if not images.exists(docker_client, images.BOOKWORM):
+        pytest.skip(f"{images.BOOKWORM} is not built: {images.BUILD_COMMAND} bookworm")
+    async with box_of(images.BOOKWORM, user="root") as box:
+        refused = await box.exec(["prlimit", "--pid", "1", "--nofile=3:3"])
+        assert "not permitted" in refused.output
+        assert (await box.exec("id -u", user="4294967296")).exit_code == 126
 
 
 async def test_a_box_has_no_network(box):

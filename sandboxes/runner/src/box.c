@@ -31,6 +31,8 @@ enum { PATH_LIMIT = 4096, FILTER_LIMIT = 4096, SMALL = 64 << 10, SHARED_MEMORY =
 
 /* ---- the root: put together at /new, with the host's at /old ---------------------------------------------------- */
 
+static int base; /* the folder that holds /new and /old */
+
 static const char *inside(const char *path) {
     static char at[PATH_LIMIT];
     if (snprintf(at, sizeof at, "/new%s", path) >= (int)sizeof at) {
@@ -49,6 +51,9 @@ static void make_folders(const char *path) {
         *slash = '/';
     }
     if (mkdir(at, 0755) && errno != EEXIST) plan_fail("cannot make", path);
+    int made = open(at, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (made < 0) plan_fail("cannot use as a folder", path);
+    close(made);
 }
 
 static void make_folder_of(const char *path) {
@@ -138,7 +143,16 @@ static void make_dev(void) {
     link_to("fd/2", "/new/dev/stderr");
 }
 
+static void refuse_link(const char *path) {
+    struct stat status;
+    if (lstat(path, &status) || !S_ISLNK(status.st_mode)) return;
+    errno = ELOOP;
+    plan_fail("cannot mount over a link of the image", path);
+}
+
 static void make_system(void) {
+    refuse_link("/new/proc");
+    refuse_link("/new/dev");
     make_folders("/new/proc");
     if (mount("proc", "/new/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL))
         plan_fail("cannot mount /proc, as in a container that masks its own", NULL);
@@ -146,14 +160,21 @@ static void make_system(void) {
     close_proc();
 }
 
+/* With the new root as this process's own: a link of the image leads to where it will in the box, never to the host. */
+static void take_step_inside(const struct step *step) {
+    if (chroot("/new") || chdir("/")) plan_fail("cannot enter", "/new");
+    if (!strcmp(step->word, "link")) link_to(step->first, step->second);
+    else if (!strcmp(step->word, "folder")) folder(step->first, step->second);
+    else if (!strcmp(step->word, "file")) write_file(step->second, step->first);
+    else if (!strcmp(step->word, "mode")) set_mode(step->first, step->second);
+    else own(step->first);
+    if (fchdir(base) || chroot(".")) plan_fail("cannot leave", "/new");
+}
+
 static void take_step(const struct step *step) {
     if (!strcmp(step->word, "bind")) bind_read_only(step->first, inside(step->second));
-    else if (!strcmp(step->word, "link")) link_to(step->first, inside(step->second));
-    else if (!strcmp(step->word, "folder")) folder(step->first, inside(step->second));
-    else if (!strcmp(step->word, "file")) write_file(inside(step->second), step->first);
-    else if (!strcmp(step->word, "mode")) set_mode(step->first, inside(step->second));
-    else if (!strcmp(step->word, "own")) own(inside(step->first));
-    else make_system();
+    else if (!strcmp(step->word, "system")) make_system();
+    else take_step_inside(step);
 }
 
 /* The first pivot makes room beside the host's root, so that sources and targets can never cover each other. */
@@ -173,6 +194,7 @@ static void leave_host_root(const struct plan *plan) {
     } else {
         mount_tmpfs("/new", plan->disk, 0755, MS_NOSUID | MS_NODEV);
     }
+    base = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
 static void enter_new_root(void) {
@@ -185,6 +207,7 @@ static void make_root(const struct plan *plan) {
     umask(0);
     leave_host_root(plan);
     for (int i = 0; i < plan->step_count; i++) take_step(&plan->steps[i]);
+    close(base);
     enter_new_root();
     umask(022);
 }

@@ -174,6 +174,7 @@ void command_kill(struct command *command) {
     command->stopping = true;
     command->deadline_us = now_us() + GIVE_UP_US;
     kill(command->pid, command->flags & RUN_FILE ? SIGKILL : SIGTERM);
+    kill(command->pid, SIGCONT); /* in a box of one user the command may have stopped its supervisor */
 }
 
 void command_exited(struct command *command, int wait_status) {

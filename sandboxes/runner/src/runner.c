@@ -8,7 +8,9 @@
    - A command is over when its main process is, whoever still holds its output.
    - Memory is bounded: output is kept by head and tail, input and file contents move by credit.
    - When its standard input ends (its owner is gone), it kills everything below it and exits.
-   - Its memory and environment are closed to the box (PR_SET_DUMPABLE), its signals are ignored. */
+   - Its memory and environment are closed to the box (PR_SET_DUMPABLE), its signals are ignored, and nobody can set its
+     limits: the kernel allows that to whoever has all of its ids, so where it may it takes a saved group of its own.
+     Where a box has a single id, the seccomp filter refuses it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -33,7 +35,7 @@
 #include "tree.h"
 #include "wire.h"
 
-enum { COMMAND_LIMIT = 256, EXIT_CANNOT_START = 126, EXIT_PROTOCOL = 76, EXIT_USAGE = 64, KILL_ALL_MS = 10000 };
+enum { COMMAND_LIMIT = 256, EXIT_CANNOT_START = 126, EXIT_PROTOCOL = 76, EXIT_USAGE = 64, KILL_ALL_MS = 10000, OWN_GROUP = 65534 };
 
 static struct command *commands;
 static int command_count, child_signals;
@@ -257,6 +259,7 @@ int main(int argc, char **argv) {
     else if (argc > 1) return EXIT_USAGE; /* never serve outside where a box was meant */
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (setresgid((gid_t)-1, (gid_t)-1, OWN_GROUP)) errno = 0; /* programs that it starts do not inherit it */
     wire_open();
     take_signals();
     say_hello();

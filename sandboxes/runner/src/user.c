@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <grp.h>
 #include <pwd.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +19,19 @@ static bool is_number(const char *text, size_t length) {
     return length > 0;
 }
 
+/* An id above 32 bits would be taken for another one, and -1 for "as it is". */
+static bool read_id(const char *text, size_t length, uint32_t *id) {
+    unsigned long long number = 0;
+    if (!is_number(text, length)) return false;
+    for (size_t i = 0; i < length && number <= UINT32_MAX; i++) number = number * 10 + (unsigned)(text[i] - '0');
+    *id = (uint32_t)number;
+    return number < UINT32_MAX;
+}
+
 /* Reads the file itself: getpwnam would ask a name service that the agent might run. */
 static bool find_account(const char *name, size_t length, struct identity *into) {
-    bool number = is_number(name, length);
-    uid_t uid = number ? (uid_t)strtoul(name, NULL, 10) : 0;
+    uid_t uid = 0;
+    bool number = read_id(name, length, &uid);
     FILE *file = fopen("/etc/passwd", "re");
     struct passwd *entry;
     bool found = false;
@@ -40,10 +50,7 @@ static bool find_account(const char *name, size_t length, struct identity *into)
 }
 
 static bool find_group(const char *name, gid_t *gid) {
-    if (is_number(name, strlen(name))) {
-        *gid = (gid_t)strtoul(name, NULL, 10);
-        return true;
-    }
+    if (read_id(name, strlen(name), gid)) return true;
     FILE *file = fopen("/etc/group", "re");
     struct group *entry;
     bool found = false;
