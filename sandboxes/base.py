@@ -57,8 +57,8 @@ class SandboxSpec:
             value = getattr(self, name)
             if not least <= value < math.inf:
                 raise ValueError(f"SandboxSpec.{name} must be at least {least}, not {value!r}")
-        if self.lease_s is not None and not self.lease_s > 0:
-            raise ValueError(f"SandboxSpec.lease_s must be above 0 or None, not {self.lease_s!r}")
+        if self.lease_s is not None and not 0 < self.lease_s < math.inf:
+            raise ValueError(f"SandboxSpec.lease_s must be above 0 and finite, or None, not {self.lease_s!r}")
         if not self.workdir.startswith("/"):
             raise ValueError(f"SandboxSpec.workdir must be an absolute path in the box, not {self.workdir!r}")
         if isinstance(self.network, str) and self.network not in get_args(Network):

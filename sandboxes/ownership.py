@@ -32,7 +32,8 @@ LEASE_LABEL = "hermes.lease"
 PROCESS_MARK = "HERMES_SANDBOX"
 """Environment variable holding an ``owned_name``, for processes that nothing else ties to their owner."""
 
-_NAME = re.compile(r"hermes-(\d+)-(\d+)-([0-9a-f]+)-(\d+)-(?:until(\d+)-)?([\w.-]+)")
+_NUMBER = "[0-9]{1,20}"  # any process of the machine may carry a mark, also one that no int() takes
+_NAME = re.compile(f"hermes-({_NUMBER})-({_NUMBER})-([0-9a-f]+)-({_NUMBER})-(?:until({_NUMBER})-)?([\\w.-]+)")
 _HAS_PROC = Path("/proc/self/stat").exists()
 _START_TICKS_FIELD = 19  # field 22 of /proc/<pid>/stat, counted from the state that follows the name
 

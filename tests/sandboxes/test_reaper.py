@@ -117,7 +117,15 @@ def test_what_is_no_owner_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    "name", ["hermes", "hermes-1-2-xyz-4-box", "hermes-1-2-ab-4", "other-1-2-ab-4-box", "hermes-local-x"]
+    "name",
+    [
+        "hermes",
+        "hermes-1-2-xyz-4-box",
+        "hermes-1-2-ab-4",
+        "other-1-2-ab-4-box",
+        "hermes-local-x",
+        f"hermes-{'9' * 5000}-2-ab-4-box",
+    ],
 )
 def test_other_names_have_no_owner(name):
     assert parse_owned_name(name) is None
@@ -188,6 +196,21 @@ def test_a_marked_process_of_a_dead_owner_is_killed_and_one_of_the_living_is_not
         finally:
             left.kill()
             owned.kill()
+
+
+def test_a_mark_that_an_agent_made_up_does_not_keep_the_others_from_being_found(dead_owner, box_id):
+    made_up = {PROCESS_MARK: f"hermes-{'9' * 5000}-1-ab-1-x"}
+    with (
+        subprocess.Popen(["/bin/sleep", "600"], env=made_up) as agent,
+        subprocess.Popen(["/bin/sleep", "600"], env={PROCESS_MARK: owned_name(box_id, dead_owner)}) as left,
+    ):
+        try:
+            reaper.reap()
+            assert left.wait(10) == -signal.SIGKILL
+            assert agent.poll() is None
+        finally:
+            left.kill()
+            agent.kill()
 
 
 @pytest.fixture
