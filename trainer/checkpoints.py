@@ -17,6 +17,8 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"step_(\d+)")
 _EXTRA = "trainer"
 _RUN_ID = "run_id"
+_IN_RUST = re.compile(r"\(os error \d+\)")
+"""What the system refuses to safetensors and tokenizers, which are in Rust, is no ``OSError``."""
 _OF_ONE_RUN = ("metrics.jsonl", "run.json", _RUN_ID)
 
 
@@ -44,6 +48,26 @@ class Checkpoint:
     """How many steps the policy in it has been trained for."""
 
 
+@contextmanager
+def saving(path: Path, newest: Checkpoint | None = None) -> Iterator[None]:
+    """Write ``path`` below ``--save-path``; half of it does not stay and take up room.
+
+    Raises: CheckpointError where the system refuses, which names ``newest``, the checkpoint that is whole.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not (isinstance(error, OSError) or _IN_RUST.search(str(error))):
+            raise
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        why = error.strerror or error if isinstance(error, OSError) else error
+        then = f"; --resume goes on from {newest.path.name}" if newest else ""
+        raise CheckpointError(
+            f"--save-path: cannot write to {path.parent}: {why}. Free the disk, or choose another folder{then}."
+        ) from error
+
+
 class CheckpointFolder:
     """The checkpoints of one run; at most ``keep`` of them stay.
 
@@ -53,13 +77,11 @@ class CheckpointFolder:
     def __init__(self, folder: Path, keep: int = 3) -> None:
         self.folder = folder
         self._keep = keep
-        try:
+        probe = folder / f".write-test.{os.getpid()}"
+        with saving(probe):
             folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / f".write-test.{os.getpid()}"
             probe.touch()
             probe.unlink()
-        except OSError as error:
-            raise CheckpointError(f"--save-path {folder} cannot be written: {error}") from error
         self._finish_replacements()
 
     def all(self) -> list[Checkpoint]:
@@ -71,7 +93,8 @@ class CheckpointFolder:
         """Write ``step_<step>``; it replaces one of the same step, and the oldest go. Raises: CheckpointError."""
         target = self.folder / f"step_{step}"
         partial = self.folder / f".{target.name}.partial"
-        try:
+        whole = self.all()
+        with saving(partial, newest=whole[-1] if whole else None):
             self._remove_leftovers()
             model.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
@@ -80,15 +103,14 @@ class CheckpointFolder:
             _move_into_place(partial, target)
             for old in self.all()[: -self._keep]:
                 shutil.rmtree(old.path)
-        except OSError as error:
-            raise CheckpointError(f"The checkpoint {target} could not be written: {error}") from error
         return Checkpoint(target, step)
 
     def run_id(self) -> str:
         """A name for the run in this folder: new where there is none, the same for a trainer that comes back."""
         path = self.folder / _RUN_ID
         if not path.exists():
-            path.write_text(secrets.token_hex(4))
+            with saving(path):
+                path.write_text(secrets.token_hex(4))
         return path.read_text()
 
     def set_aside_earlier_run(self) -> None:
@@ -97,7 +119,8 @@ class CheckpointFolder:
         leftovers += [path for name in _OF_ONE_RUN if (path := self.folder / name).exists()]
         if leftovers:
             aside = self.folder / "runs" / time.strftime("%Y%m%d-%H%M%S")
-            aside.mkdir(parents=True, exist_ok=True)
+            with saving(aside):
+                aside.mkdir(parents=True, exist_ok=True)
             for path in leftovers:
                 path.rename(aside / path.name)
             logger.info("What an earlier run left in %s is now in %s.", self.folder, aside)

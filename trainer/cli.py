@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import NoReturn
 
+from atroposlib.errors import ConfigError
 from trainer.config import ServingConfig
 from trainer.engine.address import bind
 from trainer.errors import Interrupted, TrainerError, UsageError
@@ -28,7 +29,7 @@ def run_program(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         program(options)
-    except UsageError as error:
+    except (UsageError, ConfigError) as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return 2
     except Interrupted as end:

@@ -2,8 +2,8 @@
 
 TrainerError
 ├── UsageError            a flag or file is wrong; the program ends with exit code 2
+│   └── CheckpointError   a checkpoint cannot be read, or something cannot be written beside it
 ├── BatchRefused          training data that must not be trained on; the message says which and why
-├── CheckpointError       a checkpoint cannot be read or written
 ├── ServiceError          the trajectory server or an external engine refused or stayed away
 └── EngineError           the embedded engine could not answer; carries the HTTP status
     ├── InvalidRequest    400: the request cannot be served as asked
@@ -30,8 +30,8 @@ class BatchRefused(TrainerError, ValueError):
     """Data that would train on something other than what the engine sampled."""
 
 
-class CheckpointError(TrainerError):
-    """A checkpoint folder cannot be written, or is not one that training can go on from."""
+class CheckpointError(UsageError):
+    """The folder of the run cannot be written, or holds no checkpoint that training can go on from."""
 
 
 class ServiceError(TrainerError):

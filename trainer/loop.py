@@ -19,12 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import fmean, pstdev
 
-from atroposlib.errors import ConfigError
 from atroposlib.tracking import Tracker, make_tracker
 from trainer.batches import BatchLimits, Sample, TrainingBatch, make_batch
 from trainer.checkpoints import CheckpointFolder
 from trainer.config import TrainerConfig
-from trainer.errors import BatchRefused, Interrupted, UsageError
+from trainer.errors import BatchRefused, Interrupted
 from trainer.learner import Learner, Metrics
 from trainer.policy import Policy
 from trainer.trajectories import Stopped, TrajectorySource, registration_of
@@ -63,9 +62,18 @@ class TrainingRun:
         self._limits = BatchLimits(config.seq_len, vocabulary, config.temperature)
 
     def train(self, first_step: int = 0) -> None:
-        """Train to ``config.training_steps``. Raises: Interrupted, TrainerError; what was learned is saved first."""
+        """Train to ``config.training_steps``; what was learned is saved, whatever ends it.
+
+        Raises: Interrupted, TrainerError; ConfigError where metrics cannot be written.
+        """
         config = self._config
-        tracker = _tracker(config)
+        tracker = make_tracker(
+            "wandb" if config.use_wandb else "jsonl",
+            config.save_path,
+            project=config.wandb_project,
+            group=config.wandb_group,
+            config=vars(config),
+        )
         step = saved = first_step
         with self._ending_on_signals():
             try:
@@ -75,8 +83,8 @@ class TrainingRun:
                     self._train_on_next_batch(step, tracker)
                     step += 1
                     if step % config.checkpoint_interval == 0 or step == config.training_steps:
+                        saved = step  # one that finds no room is not tried a second time
                         self._save(step)
-                        saved = step
             except Stopped:
                 logger.info("Asked to end while waiting for a batch.")
             finally:
@@ -177,19 +185,6 @@ class TrainingRun:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _tracker(config: TrainerConfig) -> Tracker:
-    try:
-        return make_tracker(
-            "wandb" if config.use_wandb else "jsonl",
-            config.save_path,
-            project=config.wandb_project,
-            group=config.wandb_group,
-            config=vars(config),
-        )
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
 
 
 def _describe(batch: TrainingBatch, step: int) -> Metrics:

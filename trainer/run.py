@@ -31,7 +31,7 @@ def train(config: TrainerConfig) -> None:
         torch.set_num_threads(config.threads)
     if config.seed is not None:
         torch.manual_seed(config.seed)
-    folder = _checkpoint_folder(config)
+    folder = CheckpointFolder(config.save_path, config.keep_checkpoints)
     source = _source(config)
     checkpoint = _checkpoint_to_resume(config, folder)
     # weights that are trained are float32 whatever is computed in: small steps would be lost in half the digits
@@ -50,13 +50,6 @@ def train(config: TrainerConfig) -> None:
         run.train(checkpoint.step if checkpoint else 0)
     finally:
         sink.close()
-
-
-def _checkpoint_folder(config: TrainerConfig) -> CheckpointFolder:
-    try:
-        return CheckpointFolder(config.save_path, config.keep_checkpoints)
-    except CheckpointError as error:
-        raise UsageError(str(error)) from error
 
 
 def _checkpoint_to_resume(config: TrainerConfig, folder: CheckpointFolder) -> Checkpoint | None:

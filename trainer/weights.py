@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.batches import Sample
+from trainer.checkpoints import saving
 from trainer.engine.hosting import EngineHost
 from trainer.engine.sampling import SamplingParams
 from trainer.engine.scheduler import PauseMode
@@ -38,7 +39,10 @@ class WeightSink(Protocol):
     """An engine whose weights the trainer sets."""
 
     def publish(self, model: Any, version: str) -> None:
-        """Serve the weights of ``model`` from now on, under this name. Raises: ServiceError, EngineError."""
+        """Serve the weights of ``model`` from now on, under this name.
+
+        Raises: ServiceError, EngineError; CheckpointError where there is no room for a copy of them.
+        """
 
     def sample(self, prompt: Sequence[int], max_tokens: int) -> Sampled:
         """A completion at temperature 1 without filters. Raises: ServiceError, EngineError."""
@@ -82,7 +86,8 @@ class ExternalEngine:
     def publish(self, model: Any, version: str) -> None:
         # a new folder for every version: vLLM may have read the last one lazily
         path = self._folder / f"version_{version}"
-        model.save_pretrained(path)
+        with saving(path):
+            model.save_pretrained(path)
         with self._paused():
             call = {"method": "reload_weights", "kwargs": {"weights_path": str(path.resolve())}}
             self._client.post("/collective_rpc", call)

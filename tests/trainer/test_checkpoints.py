@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -62,17 +63,29 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
     assert [checkpoint.step for checkpoint in folder.all()] == [2, 10]
 
 
-def test_older_checkpoint_stays_whole_where_the_new_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        Exception("No space left on device (os error 28)"),  # as tokenizers says it
+    ],
+)
+def test_older_checkpoint_stays_whole_where_the_new_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
     folder = CheckpointFolder(tmp_path, keep=1)
     _save(folder, 1)
     model = make_model()
 
-    def full_disk(_: Path) -> None:
-        raise OSError("no space left on device")
+    def full_disk(partial: Path) -> None:
+        partial.mkdir()
+        (partial / "half").touch()
+        raise refusal
 
     monkeypatch.setattr(model, "save_pretrained", full_disk)
-    with pytest.raises(CheckpointError, match="no space left"):
+    with pytest.raises(CheckpointError, match=r"--save-path: .*: No space left.*; --resume goes on from step_1"):
         _save(folder, 2, model)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_1"]
     assert [checkpoint.step for checkpoint in folder.all()] == [1]
     assert read_checkpoint(tmp_path / "step_1").step == 1
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import resource
 import signal
 import socket
 import subprocess
@@ -19,6 +21,7 @@ import pytest
 
 from tests.trainer.services import TrajectoryServer
 from tests.trainer.tiny_model import save_policy
+from trainer.checkpoints import CheckpointFolder
 from trainer.http import JsonClient, Refused, Unreachable
 
 WANTED = range(3, 131)
@@ -148,6 +151,33 @@ def test_trainer_that_is_killed_goes_on_from_its_last_checkpoint(run: tuple[list
     assert steps[-1] == 8
     assert (folder / "step_8").exists()
     assert JsonClient(server.url).get("/status").body["groups_dropped"] == {}
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs a disk that is full for one process alone")
+@pytest.mark.parametrize(
+    ("room", "interval", "says"),
+    [
+        (20_000, "1", "--save-path: cannot write to {folder}: .*File too large.*--resume goes on from {newest}"),
+        (2_000, "2", "metrics cannot be written to {folder}: File too large; .*--save-path"),
+    ],
+    ids=["for no checkpoint", "for no metrics"],
+)
+def test_full_disk_ends_the_trainer_by_name_and_its_last_checkpoint_stays(
+    run: tuple[list[str], Path, TrajectoryServer], room: int, interval: str, says: str
+) -> None:
+    flags, folder, _ = run
+    flags = [*flags, "--checkpoint-interval", interval, "--training-steps"]
+    with _trainer(*flags, "1000") as process:
+        _wait_for(lambda: any(folder.glob("step_*")))
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, room))
+        said = process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 2
+    newest = CheckpointFolder(folder).all()[-1]
+    assert re.search(says.format(folder=folder, newest=newest.path.name), said[-1])
+    assert list(folder.glob(".step_*")) == []
+    assert all(line["step"] for line in _metrics(folder))
+    with _trainer(*flags, str(newest.step + 1), "--resume") as process:
+        assert process.wait(timeout=60) == 0
 
 
 def test_interrupted_trainer_saves_what_it_has_learned(run: tuple[list[str], Path, TrajectoryServer]) -> None:
