@@ -69,7 +69,9 @@ class TrajectorySource:
 
     def _why_none(self) -> str:
         status = self._persistently(lambda: self._client.get("/status")).body
-        reason = status.get("stalled") or f"{status.get('queued_sequences', status.get('queue_size'))} sequences wait"
+        wanted = "" if self._registration is None else f" of {self._registration.batch_size}"
+        waiting = f"{status.get('queued_sequences', status.get('queue_size'))}{wanted} sequences of a batch wait"
+        reason = status.get("stalled") or waiting
         return f"The server says: {reason}; {status.get('connected_envs', 'unknown')} environments are connected."
 
     def _register_again(self, step: int, message: str | None) -> None:

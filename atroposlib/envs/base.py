@@ -117,7 +117,6 @@ class BaseEnv(EnvReports, ABC):
         self.max_token_len = -1
         self.checkpoint_dir = ""
         self.checkpoint_interval = -1
-        self._server_batch_size = -1
 
         path = config.data_path_to_save_groups
         self.recorder = GroupRecorder(path) if path else None
@@ -294,11 +293,12 @@ class BaseEnv(EnvReports, ABC):
             self.load_checkpoint()
 
     async def get_server_info(self) -> None:
-        """Learn the trainer's batch size and its longest sequence."""
+        """Learn the trainer's batch size, which goes before the setting, and its longest sequence."""
         info = await self.queue_client.run_info()
-        self._server_batch_size, self.max_token_len = info["batch_size"], info["max_token_len"]
-        batch_size = self.config.batch_size if self.config.batch_size > 0 else self._server_batch_size
-        serving.check_batch_size(self.config.group_size, batch_size)
+        self.max_token_len = info["max_token_len"]
+        if info["batch_size"] > 0:
+            self.config.batch_size = info["batch_size"]
+        serving.check_batch_size(self.config.group_size, self.config.batch_size)
 
     async def get_status(self) -> None:
         """Learn how far training is, and take this environment's share of the engines."""
@@ -322,7 +322,7 @@ class BaseEnv(EnvReports, ABC):
     @property
     def derived_batch_size(self) -> int:
         """Sequences of a batch that this environment may fill; -1 where nobody has said."""
-        batch = int(self.config.batch_size if self.config.batch_size > 0 else self._server_batch_size)
+        batch: int = self.config.batch_size
         if batch <= 0 or self.config.min_batch_allocation is not None:
             return batch
         return max(1, int(batch * self.status_dict.get("unallocated_fraction", 1.0)))

@@ -49,7 +49,7 @@ class BaseEnvConfig(BaseModel):
     )
     eval_limit_ratio: float = Field(0.5, ge=0, le=1, description="Share of the workers that go on under LIMIT_TRAIN.")
     inference_weight: float = Field(1.0, ge=0, description="Share of the engines, against other environments.")
-    batch_size: int = Field(-1, description="Sequences of a training batch; -1: what the trainer says.")
+    batch_size: int = Field(-1, description="Sequences of a training batch, where the trainer does not say; -1: none.")
     max_batches_offpolicy: int = Field(3, ge=0, description="Batches collected ahead of the trainer.")
     tokenizer_name: str = Field(
         "NousResearch/DeepHermes-3-Llama-3-3B-Preview", description="Tokenizer: a folder or a name on the Hub."

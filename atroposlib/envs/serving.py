@@ -36,6 +36,14 @@ async def serve(env: BaseEnv) -> None:
     await env.setup()
     await env.register_env()
     await env.get_server_info()
+    logger.info(
+        "collecting for the trainer at %s: step %d of %d, batches of %d sequences, groups of %d",
+        env.queue_client.url,
+        env.curr_step,
+        env.config.total_steps,
+        env.config.batch_size,
+        env.config.group_size,
+    )
     await env.setup_wandb()
     try:
         async with env.pool:

@@ -10,6 +10,7 @@ import pytest
 
 from atroposlib.wire import Registration
 from tests.trainer.services import TrajectoryServer
+from trainer import trajectories
 from trainer.errors import ServiceError, UsageError
 from trainer.http import JsonClient, Refused, Unreachable
 from trainer.trajectories import Stopped, TrajectorySource
@@ -56,6 +57,21 @@ def test_trainer_that_registers_again_gets_the_batch_it_had_not_finished() -> No
         comeback.register(_registration())
         assert _first_tokens(comeback.next_batch(0)) == [11]
         assert _first_tokens(comeback.next_batch(1)) == [12]
+
+
+def test_while_no_batch_comes_it_is_said_how_much_of_one_is_there(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(trajectories, "_SAY_AFTER_S", 0.0)
+    with TrajectoryServer() as server:
+        source = _source(server)
+        source.register(_registration().model_copy(update={"batch_size": 6}))
+        _post(server, 11)
+        threading.Timer(1.0, source.stop.set).start()
+        with pytest.raises(Stopped):
+            source.next_batch(0)
+    assert "The server says: 2 of 6 sequences of a batch wait; 0 environments" in caplog.text
 
 
 def test_server_that_forgot_everything_is_registered_with_again(caplog: pytest.LogCaptureFixture) -> None:

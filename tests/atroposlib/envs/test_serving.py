@@ -135,6 +135,16 @@ async def test_a_restarted_server_is_served_on(tmp_path, keeps):
     assert len(set(delivered)) == len(delivered)
 
 
+async def test_the_trainers_batch_size_goes_before_the_setting(url, caplog):
+    caplog.set_level("INFO")
+    trainer = Trainer(url)
+    await trainer.register(num_steps=1, batch_size=24)
+    async with running(environment(url, batch_size=2, max_batches_offpolicy=1)) as task, asyncio.timeout(30):
+        assert [len(batch) for batch in await trainer.take(1)] == [12]
+        await task
+    assert "step 0 of 1, batches of 24 sequences, groups of 2" in caplog.text
+
+
 async def test_a_trainer_that_begins_a_new_run_is_served_on(url):
     trainer = Trainer(url)
     await trainer.register(num_steps=50)
