@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from environments.local_run.processes import Child, ChildSpec, ProcessGroup
 
 SHOWN_STEPS = 8
 TICK_S = 0.5
+ENDED_BY_SIGNAL = [code for number in (signal.SIGINT, signal.SIGTERM) for code in (128 + number, -number)]
+"""Exit codes of a program that ends as it was asked to."""
 
 
 def nothing_more() -> Mapping[str, str]:
@@ -58,8 +61,7 @@ class Training:
             live.update(self._table(time.monotonic() - started))
         if not console.is_terminal:
             console.line()  # in a file the table is written once, without the end of its last line
-        if in_time:
-            _check_not_failed(trainer)
+        _check_not_failed(trainer, expected=() if in_time else ENDED_BY_SIGNAL)
         await group.end(environment)
         await group.end(server)
         return read_curve(self.metrics)
@@ -80,6 +82,6 @@ class Training:
         return table
 
 
-def _check_not_failed(child: Child) -> None:
-    if not child.running and child.process.returncode != 0:
+def _check_not_failed(child: Child, expected: Collection[int] = ()) -> None:
+    if not child.running and child.process.returncode not in (0, *expected):
         raise child.failure(f"ended with exit code {child.process.returncode}")

@@ -1,7 +1,9 @@
 """Server, trainer and environment side by side, and when training ends."""
 
+import os
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
@@ -40,6 +42,21 @@ async def test_a_single_step_is_done_even_where_there_is_no_time(tmp_path):
     async with ProcessGroup(tmp_path / "logs") as group:
         points = await training(tmp_path, until=time.monotonic() - 100).run(group, Console(quiet=True))
     assert points[-1].step >= 1
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid")
+async def test_a_trainer_that_fails_in_the_moment_in_which_it_is_to_end_is_told_with_its_last_lines(tmp_path):
+    async with ProcessGroup(tmp_path / "logs") as group:
+
+        def wait_until_it_has_failed():
+            with suppress(ChildProcessError):  # asyncio has been told already, but not the loop, which stands here
+                os.waitid(os.P_PID, group.children[1].process.pid, os.WEXITED | os.WNOWAIT)
+            return {}
+
+        failing = TRAINER.replace("time.sleep(0.01)", "raise SystemExit('out of memory')")
+        run = training(tmp_path, failing, until=time.monotonic() - 100, more=wait_until_it_has_failed)
+        with pytest.raises(ChildFailed, match=r"(?s)trainer ended with exit code 1\..*out of memory"):
+            await run.run(group, Console(quiet=True))
 
 
 async def test_a_trainer_that_fails_is_told_from_one_that_was_ended(tmp_path):
