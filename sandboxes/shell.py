@@ -40,6 +40,7 @@ _SCRIPT = " ".join(
     ]
 )
 _ARGUMENT_LIMIT = 100_000
+"""Bytes; the kernel takes 128 KiB for one argument."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ class RunnerShell(Shell):
         session = self._session or _Session(folder=start, exports="")
         # The newline: bash takes what follows for a part of a command that ends in a backslash.
         given = (session.exports, session.folder, start, command + "\n")
-        if sum(map(len, given)) < _ARGUMENT_LIMIT:
+        if sum(len(text.encode("utf-8", "surrogateescape")) for text in given) < _ARGUMENT_LIMIT:
             return (_SCRIPT, *given)
-        # The kernel takes no argument so long; the runner gives long text to the shell in another way.
+        # The runner gives long text to the shell in another way.
         return (f"set -- {shlex.join(given)}\n{_SCRIPT}",)
 
 

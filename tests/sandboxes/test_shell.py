@@ -169,6 +169,7 @@ async def test_a_command_of_any_length_runs(shell: Shell):
     await shell.run("export A=1")
     result = await shell.run("x='" + "'\\''" * 60_000 + "'; echo ${#x} $A")
     assert result.output == "60000 1\n"
+    assert await output(shell, f"x='{'日' * 60_000}'; echo ${{#x}} $A | tail -c 3") == " 1\n"
 
 
 async def test_writing_to_the_sessions_own_descriptor_changes_nothing(shell: Shell):
