@@ -15,6 +15,7 @@ FRAME_LIMIT = 4 << 20
 CHUNK = 64 << 10
 INPUT_WINDOW = 256 << 10
 
+_MOST = 0xFFFFFFFF
 _HEADER = struct.Struct("<IIB")
 _FIELD = struct.Struct("<cI")
 _U32 = struct.Struct("<I")
@@ -120,9 +121,9 @@ class Command:
             fields.append(_text_field(b"d", self.folder))
         if self.user is not None:
             fields.append(_text_field(b"u", self.user))
-        milliseconds = 0 if self.time_limit_s is None else min(max(1, round(self.time_limit_s * 1000)), 0xFFFFFFFF)
+        milliseconds = 0 if self.time_limit_s is None else round(min(max(1, self.time_limit_s * 1000), _MOST))
         numbers = {b"f": int(self.flags), b"t": milliseconds, b"h": self.head, b"l": self.tail}
-        fields += [_field(tag, _U32.pack(number)) for tag, number in numbers.items()]
+        fields += [_field(tag, _U32.pack(min(max(0, number), _MOST))) for tag, number in numbers.items()]
         payload = b"".join(fields)
         if len(payload) > FRAME_LIMIT:
             raise ValueError(f"the command and its environment take {len(payload)} bytes, more than {FRAME_LIMIT}")

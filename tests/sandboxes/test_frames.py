@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import pytest
@@ -96,6 +97,11 @@ def test_a_command_carries_its_limits():
 
 def test_a_tiny_time_limit_is_not_taken_for_none():
     assert dict(fields(Command(("x",), time_limit_s=1e-9).encode()))["t"] == struct.pack("<I", 1)
+
+
+def test_limits_beyond_what_the_wire_carries_are_the_largest_and_the_least():
+    found = dict(fields(Command(("x",), time_limit_s=math.inf, head=10**12, tail=-1).encode()))
+    assert {tag: struct.unpack("<I", found[tag])[0] for tag in "thl"} == {"t": 2**32 - 1, "h": 2**32 - 1, "l": 0}
 
 
 def test_a_nul_is_refused_with_the_text_that_holds_it():
