@@ -7,9 +7,7 @@ variable of its environment that are its own.
 from __future__ import annotations
 
 import os
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -97,28 +95,3 @@ class Owner:
                     yield container["Names"][0]
         finally:
             client.close()
-
-
-def commands_like(text: str) -> list[str]:
-    """The command lines of this machine that hold ``text``, save that of this process."""
-    own = os.getpid()
-    found = []
-    for process in psutil.process_iter():
-        try:
-            words = " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-        if text in words and process.pid != own:
-            found.append(words)
-    return found
-
-
-def wait_until(
-    condition: Callable[[], object], seconds: float = 60.0, program: subprocess.Popen[bytes] | None = None
-) -> None:
-    """Poll until ``condition()`` is true; a ``program`` that ends meanwhile ends the wait too."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert program is None or program.poll() is None, "the program ended too early"
-        assert time.monotonic() < deadline, "it did not come to pass in time"
-        time.sleep(0.02)

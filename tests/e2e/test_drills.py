@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from tests.atroposlib.api.serving import ServerProcess
-from tests.e2e.leftovers import MARK, Owner, commands_like, wait_until
+from tests.e2e.leftovers import MARK, Owner
 from tests.e2e.programs import environment, make_folder, module, run, surroundings
 from tests.environments.agent_engine import AgentEngine, serving_in_a_thread
 from tests.environments.conftest import require
+from tests.machine import command_lines, wait_until
 from tests.trainer.services import TrajectoryServer
 from trainer.http import JsonClient
 
@@ -119,7 +120,7 @@ def wait_for_agents(agents: AgentEngine, program: Program) -> None:
 
 def asleep(agents: AgentEngine) -> list[str]:
     """The agents' commands that run. The shells that wait for them hold the command too, but do not begin with it."""
-    return [words for words in commands_like(agents.command) if words.strip() == agents.command]
+    return [words for words in command_lines(holding=agents.command) if words.strip() == agents.command]
 
 
 # environments
@@ -135,7 +136,7 @@ def test_the_reaper_removes_everything_of_a_killed_environment(backend, folder, 
         reaped = run(module("sandboxes.reaper"), folder, {"TMPDIR": str(program.temporary)})
     assert reaped.returncode == 0, reaped.stdout + reaped.stderr
     assert program.owner.left() == []
-    assert commands_like(agents.command) == []
+    assert command_lines(holding=agents.command) == []
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_a_signal_leaves_nothing_for_the_reaper(mode, number, backend, folder, a
         assert program.owner.boxes() == ROLLOUTS
         assert program.end_by(number) == 128 + number
     assert program.owner.left() == []
-    assert commands_like(agents.command) == []
+    assert command_lines(holding=agents.command) == []
     assert f"{mode} was stopped by {signal.Signals(number).name}" in program.said()
     assert "Traceback" not in program.said()
 
@@ -165,7 +166,7 @@ def test_a_signal_while_boxes_are_being_opened_leaves_nothing(folder, agents, tm
         wait_until(lambda: len(agents.bodies("/v1/completions")) > ROLLOUTS, program=program.process)
         assert program.end_by(signal.SIGINT) == 130
     assert program.owner.left() == []
-    assert commands_like(agents.command) == []
+    assert command_lines(holding=agents.command) == []
 
 
 @pytest.mark.namespaces
@@ -177,7 +178,7 @@ def test_rollouts_that_take_too_long_leave_nothing(folder, agents, tmp_path):
         assert program.process.wait(100) == 1
     assert re.search(r"items in a row gave no group: timeout \(\d+\)\n", program.said())
     assert program.owner.left() == []
-    assert commands_like(agents.command) == []
+    assert command_lines(holding=agents.command) == []
 
 
 # the trajectory server

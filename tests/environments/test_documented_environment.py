@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.atroposlib.api.serving import serving as api_serving
 from tests.atroposlib.envs.trainer import Trainer
 from tests.environments.agent_engine import ANSWER, AgentEngine, save_tokenizer, serving_in_a_thread
 from tests.environments.conftest import require
+from tests.machine import command_lines, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 TYPED = Path(__file__).parent / "seed" / "my_env.py"
@@ -173,25 +173,7 @@ def test_what_a_killed_environment_leaves_is_reaped(folder, engine, box):
 
 def sleepers():
     """The commands of the agents, as processes of this machine."""
-    return [line for line in processes() if line == "sleep 271828 "]
-
-
-def wait_until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def processes():
-    """Command lines of all processes of this machine."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
-    return found
+    return [line for line in command_lines(holding="sleep 271828") if line == "sleep 271828"]
 
 
 def test_serve_refuses_an_engine_on_the_address_of_the_trajectory_server(folder):

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.machine import wait_until
 from tests.trainer.services import TrajectoryServer
 from tests.trainer.tiny_model import save_policy
 from trainer.checkpoints import CheckpointFolder
@@ -99,13 +100,6 @@ def _metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[tuple[list[str], Path, TrajectoryServer]]:
     """Flags of a trainer, its folder and its server, with an environment that serves it all the while."""
@@ -141,7 +135,7 @@ def test_trainer_that_is_killed_goes_on_from_its_last_checkpoint(run: tuple[list
     flags, folder, server = run
     flags = [*flags, "--training-steps", "8", "--checkpoint-interval", "2"]
     with _trainer(*flags) as process:
-        _wait_for(lambda: (folder / "step_2").exists() and len(_metrics(folder)) >= 3)
+        wait_until(lambda: (folder / "step_2").exists() and len(_metrics(folder)) >= 3)
         process.kill()
     before = len(_metrics(folder))
     with _trainer(*flags, "--resume") as process:
@@ -168,7 +162,7 @@ def test_full_disk_ends_the_trainer_by_name_and_its_last_checkpoint_stays(
     flags, folder, _ = run
     flags = [*flags, "--checkpoint-interval", interval, "--training-steps"]
     with _trainer(*flags, "1000") as process:
-        _wait_for(lambda: any(folder.glob("step_*")))
+        wait_until(lambda: any(folder.glob("step_*")))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, room))
         said = process.communicate(timeout=60)[1].splitlines()
     assert process.returncode == 2
@@ -183,7 +177,7 @@ def test_full_disk_ends_the_trainer_by_name_and_its_last_checkpoint_stays(
 def test_interrupted_trainer_saves_what_it_has_learned(run: tuple[list[str], Path, TrajectoryServer]) -> None:
     flags, folder, _ = run
     with _trainer(*flags, "--training-steps", "1000", "--checkpoint-interval", "1000") as process:
-        _wait_for(lambda: len(_metrics(folder)) >= 2)
+        wait_until(lambda: len(_metrics(folder)) >= 2)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
     last = _metrics(folder)[-1]["step"]
@@ -193,7 +187,7 @@ def test_interrupted_trainer_saves_what_it_has_learned(run: tuple[list[str], Pat
 def test_trainer_survives_a_restart_of_the_server(run: tuple[list[str], Path, TrajectoryServer]) -> None:
     flags, folder, server = run
     with _trainer(*flags, "--training-steps", "8") as process:
-        _wait_for(lambda: len(_metrics(folder)) >= 2)
+        wait_until(lambda: len(_metrics(folder)) >= 2)
         server.stop()
         time.sleep(0.3)
         server.start()

@@ -22,6 +22,7 @@ from tests.environments.conftest import require
 from tests.environments.dataset_environment.private_network import private_network
 from tests.environments.dataset_environment.sums import write_gsm8k, write_jsonl
 from tests.environments.dataset_environment.terminal import Terminal
+from tests.machine import command_lines, wait_until
 
 REPOSITORY = Path(__file__).parents[3]
 PACKAGES = ("atroposlib", "environments", "example_trainer", "sandboxes", "skills", "trainer")
@@ -203,29 +204,13 @@ def test_the_launcher_trains_from_one_command(shell, checkout):
 def test_a_stopped_launcher_leaves_no_process(shell, checkout):
     launcher = shell.start(f"{LAUNCHER} --folder stopped", "launcher")
     try:
-        wait_until((checkout / "stopped" / "logs" / "trainer.log").exists)
+        wait_until(lambda: command_lines(holding=str(checkout / "stopped" / "trainer")))
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(60) == 130, (checkout / "launcher.log").read_text()
     finally:
         launcher.kill()
         launcher.wait()
-    assert [line for line in command_lines() if str(checkout / "stopped") in line] == []
-
-
-def wait_until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def command_lines():
-    """Of all processes of this machine."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
+    assert command_lines(holding=str(checkout / "stopped")) == []
 
 
 def test_server_environment_and_trainer_work_together_from_their_commands(shell, checkout):

@@ -18,6 +18,7 @@ import pytest
 from atroposlib.envs.reward_fns.workers.outcomes import Call, Done, Failed
 from atroposlib.envs.reward_fns.workers.pool import WorkerPool
 from atroposlib.envs.reward_fns.workers.threads import DaemonThreads
+from tests.machine import wait_until
 
 
 @pytest.fixture
@@ -33,13 +34,6 @@ def calls(*args: object, limit_s: float = 20.0) -> list[Call]:
 
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def test_calls_come_back_in_order_each_with_its_outcome(pool):
