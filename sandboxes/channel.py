@@ -4,8 +4,9 @@ One reader task, owned by the channel, hands each frame to the call of its id. P
 
 - when the stream ends, every pending call fails with ``SandboxClosed``, and so does every later one;
 - a call that is cancelled kills its command in the box;
-- a call that the box does not answer well after its time limit fails with ``SandboxTimeout``;
-- neither side holds more than a window of bytes that the other has not taken, besides the captured output.
+- a call that the box does not take, or not answer, well after its time limit fails with ``SandboxTimeout``;
+- neither side holds more than a window of bytes that the other has not taken, besides the captured output;
+- it serves the event loop that opened it, and says so to a call from another one; ``close`` may come from any.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterable, AsyncIterator
+import socket
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from sandboxes.errors import SandboxClosed, SandboxStartError, SandboxTimeout
 from sandboxes.frames import (
@@ -67,6 +69,10 @@ class ByteWriter(Protocol):
 
     def close(self) -> None:
         """End the stream."""
+        ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Its ``socket``, as ``asyncio.StreamWriter`` has it."""
         ...
 
 
@@ -174,6 +180,7 @@ class Channel:
         self.hello: Hello | None = None
         self._reader = reader
         self._writer = writer
+        self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
         self._ids = itertools.count(1)
         self._calls: dict[int, Call] = {}
@@ -273,7 +280,7 @@ class Channel:
     async def end(self, call: Call) -> Finished:
         """Kill a command and wait for its end. Raises: SandboxClosed, SandboxTimeout."""
         call.kill()
-        return await self._soon(call)
+        return await _soon(call.wait())
 
     async def ping(self, timeout_s: float) -> None:
         """A round trip to the runner, which asks nothing of the box. Raises: SandboxClosed, SandboxTimeout."""
@@ -289,6 +296,7 @@ class Channel:
 
     async def send(self, frame: Frame) -> None:
         """Write a frame, waiting while the box does not read. Raises: SandboxClosed."""
+        self._require_own_loop()
         self.send_soon(frame)
         async with self._sending:
             try:
@@ -305,41 +313,53 @@ class Channel:
     async def close(self) -> None:
         """End the streams; pending calls fail with ``SandboxClosed``. May be called again."""
         self._end("it was closed")
+        if asyncio.get_running_loop() is not self._loop:
+            self._cut()
+            return
         self._writer.close()
         if self._read_task is not None:
             await _cancel(self._read_task)
 
+    def _cut(self) -> None:
+        """End the streams where the loop that serves them runs no more."""
+        with contextlib.suppress(OSError):  # the box has ended them already
+            self._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+    def _require_own_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                "a box is used from the event loop that opened it: await this there, or hand it over with "
+                "asyncio.run_coroutine_threadsafe"
+            )
+
     @contextlib.asynccontextmanager
     async def _running(self, command: Command) -> AsyncIterator[Call]:
-        call = await self.begin(command)
+        call: Call | None = None
         limit = None if command.time_limit_s is None else command.time_limit_s + ANSWER_GRACE_S
         try:
             async with asyncio.timeout(limit) as deadline:
+                call = await self.begin(command)
                 yield call
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise SandboxTimeout(f"the box did not answer within {limit:g} s") from None
         finally:
-            if not self.closed:
+            if call is not None and not self.closed:
                 call.kill()
 
     async def _ask(self, kind: Kind, payload: bytes = b"", *, timeout_s: float | None = None) -> Finished:
         call = self._new_call()
-        await self.send(Frame(kind, call.id, payload))
-        return await self._soon(call, timeout_s)
+        return await _soon(self._answer(Frame(kind, call.id, payload), call), timeout_s)
 
-    async def _soon(self, call: Call, timeout_s: float | None = None) -> Finished:
-        timeout_s = ANSWER_GRACE_S if timeout_s is None else timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await call.wait()
-        except TimeoutError:
-            raise SandboxTimeout(f"the box did not answer within {timeout_s:g} s") from None
+    async def _answer(self, question: Frame, call: Call) -> Finished:
+        await self.send(question)
+        return await call.wait()
 
     def _new_call(self) -> Call:
         if self._ending is not None:
             raise self._end(self._ending)
+        self._require_own_loop()
         call = Call(self, next(self._ids))
         self._calls[call.id] = call
         return call
@@ -353,6 +373,9 @@ class Channel:
                     self._take(frame)
         except (ConnectionError, OSError, ProtocolError) as error:
             reason = f"reading from it failed: {error}"
+        except asyncio.CancelledError:
+            reason = "the event loop that opened it has ended"
+            raise
         finally:
             self._end(reason)
 
@@ -383,6 +406,15 @@ async def _feed(call: Call, source: AsyncIterable[bytes]) -> None:
     async for data in source:
         await call.feed(data)
     await call.feed_end()
+
+
+async def _soon(answer: Coroutine[Any, Any, Finished], timeout_s: float | None = None) -> Finished:
+    timeout_s = ANSWER_GRACE_S if timeout_s is None else timeout_s
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await answer
+    except TimeoutError:
+        raise SandboxTimeout(f"the box did not answer within {timeout_s:g} s") from None
 
 
 async def _cancel(*tasks: asyncio.Task[object] | asyncio.Task[None] | asyncio.Task[Finished]) -> None:

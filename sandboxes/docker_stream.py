@@ -11,7 +11,7 @@ import json
 import ssl
 import struct
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sandboxes import docker_daemon
@@ -73,6 +73,10 @@ class ContainerStream:
     def close(self) -> None:
         """End the container's standard input, at which its runner kills what runs and ends."""
         self._writer.close()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """The ``socket`` of the connection, and what else ``asyncio.StreamWriter`` tells."""
+        return self._writer.get_extra_info(name, default)
 
     async def _begin_frame(self) -> None:
         stream, length = _FRAME_HEADER.unpack(await self._reader.readexactly(_FRAME_HEADER.size))

@@ -89,6 +89,7 @@ class RunnerSandbox(Sandbox):
         self._background: dict[str, _Background] = {}
         self._numbers = itertools.count(1)
         self._companions: list[Callable[[], Awaitable[None]]] = []
+        self._loop = asyncio.get_running_loop()
         self._closing: asyncio.Task[None] | None = None
 
     def accompany(self, end: Callable[[], Awaitable[None]], environment: Mapping[str, str]) -> None:
@@ -107,17 +108,23 @@ class RunnerSandbox(Sandbox):
         return self._closing is not None or self._channel.closed
 
     async def close(self) -> None:
+        if self._loop.is_running() and asyncio.get_running_loop() is not self._loop:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.close(), self._loop))
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name=f"close {self.id}")
         await finish(self._closing)
 
     async def _close(self) -> None:
         try:
-            for end in self._companions:
-                await end()
+            if asyncio.get_running_loop() is self._loop:
+                await self._end_companions()
             await self._channel.close()
         finally:
             await self._stop()
+
+    async def _end_companions(self) -> None:
+        for end in self._companions:
+            await end()
 
     def _require_open(self) -> None:
         if self._closing is not None:

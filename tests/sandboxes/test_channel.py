@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import platform
 import signal
 import struct
+import threading
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sandboxes import SandboxSpec, local
 from sandboxes.channel import Channel
 from sandboxes.errors import SandboxClosed, SandboxStartError, SandboxTimeout
 from sandboxes.frames import INPUT_WINDOW, PROTOCOL_VERSION, Command, Frame, FrameBuffer, Kind, Run
@@ -58,6 +63,9 @@ class Silence:
 
     def close(self) -> None:
         self.closed = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
 
 
 @pytest.fixture
@@ -126,6 +134,45 @@ async def test_a_call_that_is_not_answered_times_out_after_its_grace(
     with pytest.raises(SandboxTimeout):
         await channel.kill_all()
     assert silence.kinds() == [Kind.RUN, Kind.KILL, Kind.KILL_ALL]
+
+
+async def test_a_call_that_the_box_does_not_take_times_out_too(
+    peer: tuple[Silence, Channel], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sandboxes.channel.ANSWER_GRACE_S", 0.05)
+    silence, channel = peer
+    monkeypatch.setattr(silence, "drain", asyncio.Event().wait)
+    with pytest.raises(SandboxTimeout):
+        await channel.run(Command(("x",), time_limit_s=0.01))
+    with pytest.raises(SandboxTimeout):
+        await channel.ping(0.01)
+
+
+def test_another_event_loop_is_refused_by_name_and_may_close_the_box():
+    with asyncio.Runner() as other, asyncio.Runner() as own:
+        box = own.run(local.start(SandboxSpec()))
+        thread = threading.Thread(target=own.get_loop().run_forever)
+        thread.start()
+        with pytest.raises(RuntimeError, match="event loop that opened it"):
+            other.run(box.exec("true"))
+        other.run(box.close())
+        own.get_loop().call_soon_threadsafe(own.get_loop().stop)
+        thread.join()
+    assert not box.folder.exists()
+
+
+def test_a_box_can_be_closed_where_the_event_loop_that_opened_it_has_ended():
+    with asyncio.Runner() as own:
+        box = own.run(local.start(SandboxSpec()))
+    with asyncio.Runner() as other:
+        with pytest.raises(SandboxClosed, match="event loop that opened it has ended"):
+            other.run(box.exec("true"))
+        other.run(box.close())
+    assert not box.folder.exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # the ended loop leaves its transport open
+        del box
+        gc.collect()
 
 
 async def test_a_timeout_of_the_caller_is_the_callers(peer: tuple[Silence, Channel]):
