@@ -85,6 +85,7 @@ class HermesAgentBaseEnv(BaseEnv):
     """
 
     name: ClassVar[str | None] = "hermes-agent"
+    needs_engine: ClassVar[bool] = True
     env_config_cls = HermesAgentEnvConfig
     config: HermesAgentEnvConfig
 

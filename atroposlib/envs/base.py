@@ -76,6 +76,8 @@ class BaseEnv(EnvReports, ABC):
     server_cls: ClassVar[type[APIServer]] = APIServer  # type: ignore[type-abstract]  # stands for: as server_type says
     needs_token_ids: ClassVar[bool] = True
     """Whether ``serve`` wants an engine that tells the token ids it sampled; false where they come from elsewhere."""
+    needs_engine: ClassVar[bool] = False
+    """Whether nothing can be done without an engine, so that a run ends at once where none was chosen or answers."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a run; the last stays ignored where it is from the start, as under nohup."""
 EVALUATE_CONFIG_FILE = "evaluate_config.yaml"
-_OF_THE_ENGINE = frozenset({"EngineUnavailable", "EngineRefused", "engine_error"})
+_OF_THE_ENGINE = frozenset({"EngineUnavailable", "EngineBusy", "EngineRefused", "engine_error"})
 """Reasons of rollouts that failed at the engine."""
 _CHECK_ENGINE = "is the engine there, and does it serve that model? See --openai.base_url and --openai.model_name"
 

@@ -26,7 +26,8 @@ async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
 
     Engines that nobody chose (the default ports) are looked at but not waited for: many environments need none.
     Raises: EngineUnavailable, EngineRefused; ConfigError where ``serve`` needs token ids and an engine gives none, or
-    where the tokenizer is not found that goes with them, or another one was named, or no capture proxy is there.
+    where an environment that cannot do without one has none, or where the tokenizer is not found that goes with them,
+    or another one was named, or no capture proxy is there.
     """
     if env.server.use_proxy and env.server.proxy_url:
         await _check_proxy(env.server.proxy_url)
@@ -35,6 +36,10 @@ async def prepare_engines(env: BaseEnv, mode: Mode, settings: Settings) -> None:
         return
     if not settings.engine_chosen and not settings.options.testing and not await _any_up(env):
         urls = ", ".join(str(server.config.base_url) for server in servers)
+        if env.needs_engine:
+            raise ConfigError(
+                f"no engine was chosen, and none answers at {urls}; say where it is: --openai.base_url URL"
+            )
         logger.warning("no engine was chosen (--openai.base_url), and none answers at %s", urls)
         return
     await env.server.wait_until_ready()

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Final, TypeVar, cast
 
 from atroposlib.envs.config import BaseEnvConfig
-from atroposlib.errors import ConfigError, GroupRefused, RolloutInvalid
+from atroposlib.errors import ConfigError, GroupRefused, InferenceError, RolloutInvalid
 from atroposlib.wire import IGNORED_MASK, ScoredDataGroup, ScoredDataItem, check_group
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,14 @@ def failure_reason(error: BaseException) -> str:
 def count_failure(
     failures: Counter[str], reason: str, error: BaseException | None = None, what: str = "rollout"
 ) -> None:
-    """Count and log a failure in one line, with its traceback the first time that this reason is seen."""
+    """Count and log a failure in one line, with its traceback the first time that this reason is seen.
+
+    What an engine failed at has none: nothing of it is in the code of an environment.
+    """
     failures[reason] += 1
     detail = f": {in_one_line(error)}" if error is not None else ""
-    logger.warning("a %s failed (%s)%s", what, reason, detail, exc_info=error if failures[reason] == 1 else None)
+    traced = failures[reason] == 1 and not isinstance(error, InferenceError)
+    logger.warning("a %s failed (%s)%s", what, reason, detail, exc_info=error if traced else None)
 
 
 def in_one_line(error: BaseException) -> str:

@@ -57,6 +57,15 @@ def make(*replies, cls=CountingEnv, token_exact=True, **settings):
     return env
 
 
+def test_a_forgotten_engine_is_asked_for_before_the_first_rollout(capsys, caplog, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        CountingEnv.cli(["process", "--env.total_steps", "1", "--env.use_wandb", "false"])
+    assert ended.value.code == 2
+    assert "say where it is: --openai.base_url URL" in capsys.readouterr().err
+    assert "failed" not in caplog.text
+
+
 def is_first_turn(request):
     if request.kind == "chat":
         return all(message["role"] != "tool" for message in request.messages)

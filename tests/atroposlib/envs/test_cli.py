@@ -171,6 +171,21 @@ def test_a_run_whose_only_trouble_is_the_engine_says_so(tmp_path, capsys):
     assert "--openai.base_url" in capsys.readouterr().err
 
 
+def test_rollouts_that_find_no_engine_show_no_traceback_and_end_with_the_flag(capsys, caplog):
+    class Probes(CountingEnv):
+        @classmethod
+        def config_init(cls):
+            return super().config_init()[0], ServerBaseline()
+
+        async def collect_trajectory(self, item):
+            return await self.server.probe()
+
+    assert run(Probes, "process", "--env.total_steps", "1") == 2
+    assert "(EngineBusy): no connection to http" in caplog.text
+    assert not any(record.exc_info for record in caplog.records)
+    assert "See --openai.base_url" in capsys.readouterr().err
+
+
 def test_an_environment_that_needs_no_engine_runs_with_the_default_one_absent(tmp_path):
     class Default(CountingEnv):
         @classmethod
