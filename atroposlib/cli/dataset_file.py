@@ -103,7 +103,7 @@ def run_generator(
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         with open_output(arguments.filepath, arguments.append_to_previous) as file:
-            tokenizer = None if arguments.save_messages else load_tokenizer(arguments.tokenizer)
+            tokenizer = None if arguments.save_messages else load_tokenizer(arguments.tokenizer, "--tokenizer")
             steps = -(-arguments.num_seqs_to_save // (groups_per_batch * max(1, lines_per_group)))
             # Filters may leave little of a batch: environments must not end before the file is full.
             run = Run(name, arguments.group_size, groups_per_batch, arguments.max_token_len, num_steps=100 * steps)

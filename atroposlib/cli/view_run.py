@@ -79,7 +79,7 @@ class Viewer:
         if group.get("messages"):
             return group
         try:
-            self._tokenizer = self._tokenizer or load_tokenizer(self._tokenizer_name)
+            self._tokenizer = self._tokenizer or load_tokenizer(self._tokenizer_name, "--tokenizer")
         except ConfigError as error:
             logger.warning("%s", error)
             return group

@@ -125,7 +125,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
         async with ServerManager(configs) as manager:
             await manager.wait_until_ready()
             facts = await manager.probe()
-            tokenizer = load_tokenizer(arguments.tokenizer or named or facts.model_root or facts.model_name)
+            name = arguments.tokenizer or named or facts.model_root or facts.model_name
+            tokenizer = load_tokenizer(name, "--tokenizer")
             app = create_app(manager, tokenizer, facts.model_name, token=token, expires_after_s=arguments.expiry)
             logger.info("recording on http://%s:%d, engine model %s", arguments.host, arguments.port, facts.model_name)
             await server_of(app).serve(sockets=[listener])

@@ -189,7 +189,7 @@ def test_a_file_that_is_there_stops_the_command_before_it_touches_the_server(tmp
     ("flags", "complaint"),
     [
         (["--save-messages"], "start one with run-api"),
-        (["--tokenizer", "/no/such/tokenizer"], "no tokenizer"),
+        (["--tokenizer", "/no/such/tokenizer"], "no tokenizer '/no/such/tokenizer': set --tokenizer to"),
         (["--save-messages", "--api-token-env", "NO_SUCH_VARIABLE_HERE"], "NO_SUCH_VARIABLE_HERE is not set"),
         (["--num-seqs-to-save", "0"], "less than 1"),
     ],
