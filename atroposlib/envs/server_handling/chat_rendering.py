@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +20,16 @@ MARK, THOUGHT, NEWS, QUESTION = "zqAnswerqz", "zqThoughtqz", "zqNewsqz", "zqQues
 SYSTEM, TOOL = "zqSystemqz", "zqToolqz"
 STAND_IN_CALL: dict[str, Any] = {"id": "callid000", "type": "function", "function": {"name": TOOL, "arguments": {}}}
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What every conversation needs, so that a template takes it."""
+
+    opening: list[dict[str, Any]]
+    """Messages that have to stand before a question."""
+    in_parts: bool
+    """Whether content is a list of parts, as image models want it."""
 
 
 class ChatRendering:
@@ -77,7 +88,7 @@ class ChatRendering:
 
     def question(self) -> list[dict[str, Any]]:
         """A conversation of one question that the template takes."""
-        return self._form[0] + [{"role": "user", "content": QUESTION}]
+        return [*self._form.opening, {"role": "user", "content": QUESTION}]
 
     def _apply(self, messages: Any, tools: Any, variables: Mapping[str, Any], generate: bool, go_on: bool) -> str:
         from jinja2 import TemplateError
@@ -125,7 +136,7 @@ class ChatRendering:
         return readable
 
     def _readable_content(self, text: str) -> Any:
-        return _as_parts(text) if self._form[1] else text
+        return _as_parts(text) if self._form.in_parts else text
 
     def _readable_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         function = call.get("function") or {}
@@ -137,14 +148,13 @@ class ChatRendering:
         return {**call, "type": "function", "function": {**function, "arguments": arguments}}
 
     @cached_property
-    def _form(self) -> tuple[list[dict[str, Any]], bool]:
-        """What has to stand before a question, and whether content is a list of parts, as image models want it."""
+    def _form(self) -> _Form:
         for roles in ([("user", QUESTION)], [("system", SYSTEM), ("user", QUESTION)]):
-            for as_parts in (False, True):
-                messages = [{"role": role, "content": _as_parts(text) if as_parts else text} for role, text in roles]
+            for in_parts in (False, True):
+                messages = [{"role": role, "content": _as_parts(text) if in_parts else text} for role, text in roles]
                 if QUESTION in (self._try(messages) or ""):
-                    return [{"role": role, "content": text} for role, text in roles[:-1]], as_parts
-        return [], False
+                    return _Form([{"role": role, "content": text} for role, text in roles[:-1]], in_parts)
+        return _Form([], in_parts=False)
 
     @cached_property
     def _arguments_as_text(self) -> bool:
