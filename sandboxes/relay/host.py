@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from sandboxes.base import Pipe, Sandbox
-from sandboxes.errors import SandboxClosed, SandboxError, SandboxStartError
+from sandboxes.errors import SandboxError, SandboxStartError
 from sandboxes.relay.binary import relay_path
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrite
 CHUNK = 64 << 10
 WINDOW = 256 << 10
 MOST_CONNECTIONS = 128
+FRAMES_AHEAD = 8
 LAST_WORDS = 2_000
 START_TIMEOUT_S = 20.0
 _HEADER = struct.Struct("<IIB")
@@ -79,6 +80,10 @@ class _Connection:
     """How many bytes ``incoming`` holds: at most ``WINDOW``."""
     credit: int = WINDOW
     credited: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
+    """Whether the program sends no more."""
+    gone: bool = False
+    """Whether the relay knows this connection no more."""
     task: asyncio.Task[None] | None = None
 
 
@@ -87,7 +92,8 @@ class _Broken(Exception):
 
 
 class _Relay:
-    """Takes the relay's frames apart and carries each connection in a task of its own.
+    """Takes the relay's frames apart and carries each connection in a task of its own. One task writes, so that no
+    frame is cut by another, nor by the end of the connection that it belongs to.
 
     What speaks from the box need not be the relay: whoever runs as its user may write in its name. So nothing is
     believed that would cost memory, and a frame that breaks the rules ends the relay.
@@ -98,7 +104,7 @@ class _Relay:
         self._connect = connect
         self._port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._connections: dict[int, _Connection] = {}
-        self._sending = asyncio.Lock()
+        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(FRAMES_AHEAD)
 
     async def port(self, serving: asyncio.Task[None]) -> int:
         """The port in the box, once it is known. Raises: SandboxStartError."""
@@ -113,11 +119,19 @@ class _Relay:
 
     async def serve(self) -> None:
         """Read frames until the relay ends, or breaks the rules."""
+        writing = asyncio.create_task(self._write(), name="what a relay is told")
         try:
             await self._serve()
         except _Broken as error:
             logger.warning("a relay is ended, since %s", error)
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
             await self.close()
+
+    async def _write(self) -> None:
+        while True:
+            await self._pipe.feed(await self._outgoing.get())
 
     async def _serve(self) -> None:
         waiting = bytearray()
@@ -135,9 +149,12 @@ class _Relay:
 
     async def close(self) -> None:
         """End all connections."""
-        tasks = [each.task for each in self._connections.values() if each.task is not None]
-        for task in tasks:
-            task.cancel()
+        tasks = []
+        for connection in self._connections.values():
+            connection.gone = True
+            if connection.task is not None:
+                connection.task.cancel()
+                tasks.append(connection.task)
         await asyncio.gather(*tasks, return_exceptions=True)
         self._connections.clear()
 
@@ -164,17 +181,24 @@ class _Relay:
         connection.task = asyncio.create_task(self._carry(connection), name=f"relayed connection {number}")
 
     def _take_for(self, connection: _Connection, kind: int, payload: bytes) -> None:
+        if kind in (_Kind.DATA, _Kind.END) and connection.ended:
+            raise _Broken("it went on after the end of a connection")
         if kind == _Kind.DATA:
+            if not payload:
+                raise _Broken("it sent a frame of nothing")
             connection.waiting += len(payload)
             if connection.waiting > WINDOW:
                 raise _Broken(f"it sent more than {WINDOW} bytes ahead")
             connection.incoming.put_nowait(payload)
         elif kind == _Kind.END:
+            connection.ended = True
             connection.incoming.put_nowait(None)
         elif kind == _Kind.CREDIT:
             connection.credit = min(WINDOW, connection.credit + _number(payload))
             connection.credited.set()
         elif kind == _Kind.CLOSE and connection.task is not None:
+            connection.gone = True
+            del self._connections[connection.number]
             connection.task.cancel()
 
     async def _carry(self, connection: _Connection) -> None:
@@ -189,7 +213,7 @@ class _Relay:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry_out(connection, writer))
                 both.create_task(self._carry_in(connection, reader))
-        except* (ConnectionError, SandboxClosed) as broken:
+        except* ConnectionError as broken:
             logger.debug("a relayed connection broke off: %s", broken.exceptions[0])
         finally:
             writer.close()
@@ -218,13 +242,14 @@ class _Relay:
             await self._send(connection.number, _Kind.DATA, data)
 
     async def _forget(self, connection: _Connection) -> None:
-        self._connections.pop(connection.number, None)
-        with contextlib.suppress(SandboxClosed):
+        """Counted until the relay can know of it, so that one which reads nothing cannot open more and more."""
+        if not connection.gone:
             await self._send(connection.number, _Kind.CLOSE)
+        if self._connections.get(connection.number) is connection:
+            del self._connections[connection.number]
 
     async def _send(self, number: int, kind: _Kind, payload: bytes = b"") -> None:
-        async with self._sending:  # a frame must not be cut by another
-            await self._pipe.feed(_HEADER.pack(number, len(payload), kind) + payload)
+        await self._outgoing.put(_HEADER.pack(number, len(payload), kind) + payload)
 
 
 def _number(payload: bytes) -> int:

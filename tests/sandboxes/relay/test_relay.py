@@ -106,22 +106,76 @@ async def test_the_relay_ends_with_its_block():
         assert tried.exit_code != 0
 
 
-async def test_words_that_break_the_rules_end_the_relay_and_cost_no_memory(caplog: pytest.LogCaptureFixture):
-    flood = "import glob,os,struct,sys\n" + (
-        "pid = next(p for p in glob.glob('/proc/[0-9]*') if os.access(p + '/exe', os.R_OK)"
-        " and '.relay-' in os.readlink(p + '/exe'))\n"
-        "out = open(pid + '/fd/1', 'wb', buffering=0)\n"
-        "out.write(struct.pack('<IIB', 9, 0, 2))\n"
-        "for _ in range(8): out.write(struct.pack('<IIB', 9, 65536, 3) + bytes(65536))\n"
-    )
+IN_ITS_NAME = """
+import glob, os, signal, struct
+def frame(number, kind, data=b""):
+    return struct.pack("<IIB", number, len(data), kind) + data
+programs = [p for p in glob.glob("/proc/[0-9]*") if os.access(p + "/exe", os.R_OK)]
+pid = next(p for p in programs if ".relay-" in os.readlink(p + "/exe"))
+out = open(pid + "/fd/1", "wb", buffering=0)
+OPEN, DATA, END, CLOSE = 2, 3, 4, 5
+"""
 
-    async def stuck() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        await asyncio.Event().wait()
-        raise AssertionError
 
+async def stuck() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("flood", "reason"),
+    [
+        (
+            "out.write(frame(9, OPEN)); [out.write(frame(9, DATA, bytes(65536))) for _ in range(8)]",
+            "262144 bytes ahead",
+        ),
+        ("out.write(frame(9, OPEN) + frame(9, DATA) * 1000)", "a frame of nothing"),
+        ("out.write(frame(9, OPEN) + frame(9, END) * 1000)", "after the end of a connection"),
+        ("out.write(b''.join(frame(number, OPEN) for number in range(9, 1000)))", "connections at once"),
+    ],
+)
+async def test_words_that_break_the_rules_end_the_relay_and_cost_no_memory(
+    flood: str, reason: str, caplog: pytest.LogCaptureFixture
+):
     async with open_sandbox("local") as box, open_relay(box, stuck):
-        tried = await box.exec(["python3", "-c", flood], timeout_s=30)
+        tried = await box.exec(["python3", "-c", IN_ITS_NAME + flood], timeout_s=30)
         assert tried.exit_code == 0, tried.output
         async with asyncio.timeout(20):
-            while "sent more than 262144 bytes ahead" not in caplog.text:
+            while reason not in caplog.text:
                 await asyncio.sleep(0.01)
+
+
+async def test_connections_that_come_and_go_leave_nothing_though_the_relay_takes_nothing():
+    """A task for each would stay until the relay reads that its connection is over."""
+    churn = "os.kill(int(pid[6:]), signal.SIGSTOP)\n" + (
+        "for number in range(9, 3009): out.write(frame(number, OPEN) + frame(number, CLOSE))\n"
+        "out.write(frame(5000, OPEN))"
+    )
+
+    def carried() -> list[str]:
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        return [name for name in names if name.startswith("relayed connection")]
+
+    async with open_sandbox("local") as box, open_relay(box, stuck):
+        tried = await box.exec(["python3", "-c", IN_ITS_NAME + churn], timeout_s=30)
+        assert tried.exit_code == 0, tried.output
+        async with asyncio.timeout(10):
+            while carried() != ["relayed connection 5000"]:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_frame_is_whole_though_its_connection_is_closed_while_it_is_sent():
+    """Else what comes after it is taken for its rest."""
+    half_sent = (
+        "import socket, sys, time\n"
+        "all = [socket.create_connection(('127.0.0.1', int(sys.argv[1]))) for _ in range(3)]\n"
+        "for s in all: s.shutdown(socket.SHUT_WR); s.recv(1)\n"
+        "os.kill(int(pid[6:]), signal.SIGSTOP); time.sleep(0.2)\n"  # three windows are more than what is on its way
+        "for number in 1, 2, 3: out.write(frame(number, CLOSE))\n"
+        "time.sleep(0.1); os.kill(int(pid[6:]), signal.SIGCONT)"
+    )
+    async with open_sandbox("local") as box, answering(bytes(5_000_000)) as connect, open_relay(box, connect) as port:
+        tried = await box.exec(["python3", "-c", IN_ITS_NAME + half_sent, str(port)], timeout_s=30)
+        assert tried.exit_code == 0, tried.output
+        async with asyncio.timeout(10):
+            assert len(await ask(box, port, b"x")) == 5_000_000
