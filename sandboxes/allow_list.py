@@ -28,6 +28,9 @@ _PORTS = (80, 443)
 _HEAD_LIMIT = 64 << 10
 _HEAD_S = 30.0
 _CONNECT_S = 30.0
+_MOST_CONNECTIONS = 256
+_LOOKUPS = 2
+"""Of names at once, for each box: they take threads that all boxes share."""
 _CHUNK = 64 << 10
 _OF_THE_PROXY = ("connection", "host", "keep-alive")
 
@@ -43,9 +46,10 @@ class Host:
     def parse(cls, text: str) -> Host:
         """Raises: ValueError."""
         parts = urlsplit(f"//{text}")
-        if not parts.hostname or parts.path or parts.username:
+        name = parts.hostname or ""
+        if name in ("", "*.") or "*" in name.removeprefix("*.") or parts.path or parts.username:
             raise ValueError(f"{text!r} is no host: write a name, `*.name`, or one of them with `:port`")
-        return cls(parts.hostname, (parts.port,) if parts.port else _PORTS)
+        return cls(name, (parts.port,) if parts.port else _PORTS)
 
     def allows(self, name: str, port: int) -> bool:
         """Whether a connection to ``name`` is one to this entry."""
@@ -68,9 +72,12 @@ class HostProxy:
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = [Host.parse(host) for host in hosts]
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lookups = asyncio.Semaphore(_LOOKUPS)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to this proxy; no one else can make one."""
+        """A connection to this proxy; no one else can make one. Raises: ConnectionRefusedError where there are many."""
+        if len(self._tasks) >= _MOST_CONNECTIONS:
+            raise ConnectionRefusedError(f"{_MOST_CONNECTIONS} connections of the box are open already")
         theirs, ours = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=ours, limit=_HEAD_LIMIT)
         task = asyncio.create_task(self._serve(reader, writer), name="proxied connection")
@@ -103,7 +110,7 @@ class HostProxy:
             return
         try:
             async with asyncio.timeout(_CONNECT_S):
-                from_host, to_host = await asyncio.open_connection(request.name, request.port)
+                from_host, to_host = await self._open(request.name, request.port)
         except (OSError, TimeoutError) as error:
             writer.write(_answer(502, f"{request.name}:{request.port} cannot be reached: {error}"))
             return
@@ -119,6 +126,17 @@ class HostProxy:
             logger.debug("a connection of a box broke off: %s", broken.exceptions[0])
         finally:
             to_host.close()
+
+    async def _open(self, name: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        async with self._lookups:
+            places = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        problem = OSError("it has no address")
+        for *_, address in places:
+            try:
+                return await asyncio.open_connection(str(address[0]), port)
+            except OSError as error:
+                problem = error
+        raise problem
 
 
 class OpenHosts:

@@ -139,5 +139,36 @@ async def test_what_is_no_request_to_a_proxy_is_answered_so(said: bytes):
     await proxy.close()
 
 
+@pytest.mark.parametrize("entry", ["*", "*.", "a*.org", "*.*.org", "", "a/b", "user@a"])
+def test_an_entry_that_could_match_nothing_is_refused(entry: str):
+    with pytest.raises(ValueError, match="is no host"):
+        Host.parse(entry)
+
+
+async def test_what_one_box_holds_open_and_looks_up_at_once_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    looking_up = most = 0
+
+    async def look_up(name: str, *_: object, **__: object) -> list[object]:
+        nonlocal looking_up, most
+        looking_up += 1
+        most = max(most, looking_up)
+        await asyncio.sleep(0)
+        looking_up -= 1
+        raise socket.gaierror(f"no such name: {name}")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    proxy = HostProxy(["*.example.org"])
+    ways = [await proxy.connect() for _ in range(256)]
+    with pytest.raises(ConnectionRefusedError, match="256"):
+        await proxy.connect()
+    for number, (_, writer) in enumerate(ways):
+        writer.write(f"CONNECT {number}.example.org:443 HTTP/1.1\r\n\r\n".encode())
+    for reader, writer in ways:
+        assert (await reader.read()).startswith(b"HTTP/1.1 502 ")
+        writer.close()
+    assert 0 < most <= 2
+    await proxy.close()
+
+
 def test_this_machine_resolves_the_name_that_these_tests_use():
     assert socket.gethostbyname("localhost").startswith("127.")
