@@ -55,6 +55,7 @@ class TrainingRun:
         self._source = source
         self._checkpoints = checkpoints
         self._signal: int | None = None
+        self._step = self._saved = 0
         self._version = 0
         self._useless_batches = 0
         self._warned: set[str] = set()
@@ -74,25 +75,26 @@ class TrainingRun:
             group=config.wandb_group,
             config=vars(config),
         )
-        step = saved = first_step
+        self._step = self._saved = first_step
         with self._ending_on_signals():
             try:
-                self._publish(step)
-                self._source.register(registration_of(config, self._checkpoints.run_id(), step))
-                while step < config.training_steps and self._signal is None:
-                    self._train_on_next_batch(step, tracker)
-                    step += 1
-                    if step % config.checkpoint_interval == 0 or step == config.training_steps:
-                        saved = step  # one that finds no room is not tried a second time
-                        self._save(step)
+                self._train_on_batches(tracker)
             except Stopped:
                 logger.info("Asked to end while waiting for a batch.")
             finally:
-                if step > saved:
-                    self._save(step)
+                self._save()
                 tracker.finish()
-        if self._signal is not None and step < config.training_steps:
+        if self._signal is not None and self._step < config.training_steps:
             raise Interrupted(self._signal)
+
+    def _train_on_batches(self, tracker: Tracker) -> None:
+        self._publish(self._step)
+        self._source.register(registration_of(self._config, self._checkpoints.run_id(), self._step))
+        while self._step < self._config.training_steps and self._signal is None:
+            self._train_on_next_batch(self._step, tracker)
+            self._step += 1
+            if self._step % self._config.checkpoint_interval == 0:
+                self._save()
 
     def _train_on_next_batch(self, step: int, tracker: Tracker) -> None:
         started = time.monotonic()
@@ -164,7 +166,11 @@ class TrainingRun:
             self._warned.add(about)
             logger.warning("%s", message)
 
-    def _save(self, step: int) -> None:
+    def _save(self) -> None:
+        """Save what was learned since the last time; what finds no room is not tried a second time."""
+        if self._step == self._saved:
+            return
+        step = self._saved = self._step
         checkpoint = self._checkpoints.save(step, self._policy.model, self._policy.tokenizer, self._learner.optimizer)
         logger.info("Saved %s", checkpoint.path)
 
