@@ -64,7 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser, score_difference: float) -> N
     parser.add_argument("--num-seqs-to-save", type=positive, default=100, help="lines to save")
     parser.add_argument("--allow-negative-scores", action="store_true", help="save scores of 0 and below, too")
     parser.add_argument(
-        "--minimum-score-diff-max-min", type=float, default=score_difference, help="least distance of scores"
+        "--minimum-score-diff-max-min",
+        type=float,
+        default=score_difference,
+        help="scores must be further apart than this (default: %(default)s)",
     )
     parser.add_argument("--append-to-previous", action="store_true", help="go on in a file that is there")
 
@@ -115,6 +118,7 @@ def run_generator(
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
     except KeyboardInterrupt:
+        _remove_if_new_and_empty(arguments)
         sys.exit(130)
 
 
@@ -152,9 +156,20 @@ async def _fill(
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             file.flush()
             saved += len(lines)
-            logger.info("%d of %d lines saved", saved, wanted)
+            logger.info("%d of %d lines saved%s", saved, wanted, "" if lines else _why_none(batch, arguments))
             if saved >= wanted:
                 return
+
+
+def _why_none(batch: Sequence[ScoredDataGroup], arguments: argparse.Namespace) -> str:
+    """What kept every group of a batch out of the file."""
+    best = max(max(group["scores"]) for group in batch)
+    distance = max(max(group["scores"]) - min(group["scores"]) for group in batch)
+    negative = "" if arguments.allow_negative_scores else "; 0 and below only count with --allow-negative-scores"
+    return (
+        f": none of these {len(batch)} groups will do. Their best score is {best:.3g}{negative}; their scores are at "
+        f"most {distance:.3g} apart (--minimum-score-diff-max-min is {arguments.minimum_score_diff_max_min:g})"
+    )
 
 
 def _prompt_length(group: ScoredDataGroup) -> int:

@@ -46,6 +46,7 @@ class EnvReports:
         """Tokens trained on in each sequence since the last log."""
         self.rollouts_for_wandb: list[Any] = []
         self.items_sent_this_step = 0
+        self._said_not_kept = False
 
     @property
     def run_name(self) -> str:
@@ -136,7 +137,8 @@ class EnvReports:
         if folder:
             with writing("--env.data_dir_to_save_evals", folder):
                 await asyncio.to_thread(evaluation.write, Path(folder))
-        else:
+        elif not self._said_not_kept:
+            self._said_not_kept = True
             logger.warning("the results are not kept: --env.data_dir_to_save_evals names a folder for them")
         if verbose:
             sys.stdout.write(evaluation.table() + "\n")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -149,6 +152,22 @@ def test_a_command_fills_its_file_in_order_and_appends_if_asked(tmp_path, server
         command.main(flags)
     assert exit_.value.code == 2
     assert len(path.read_text().splitlines()) == 5
+
+
+def test_groups_of_which_no_line_is_saved_are_explained_and_ctrl_c_leaves_no_empty_file(tmp_path, server):
+    path = tmp_path / "data.jsonl"
+    words = ["-m", "atroposlib.cli.dpo", str(path), "--api-url", server.url, "--save-messages"]
+    words += ["--minimum-score-diff-max-min", "99"]
+    with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as command:
+        post_when_registered(server.url)
+        said = command.stderr.readline()
+        command.send_signal(signal.SIGINT)
+        said += command.stderr.read()
+    assert command.returncode == 130
+    assert "0 of 100 lines saved: none of these 8 groups will do. Their best score is 8;" in said
+    assert "at most 8 apart (--minimum-score-diff-max-min is 99)" in said
+    assert "Traceback" not in said
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

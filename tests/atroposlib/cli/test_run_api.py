@@ -42,10 +42,10 @@ def test_it_serves_with_a_token_from_a_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--token", ""], "--token: is empty"),
-        (["--token-file", "/nowhere/token"], "--token-file"),
-        (["--store", "/dev/null/queue.db"], "store /dev/null/queue.db"),
-        (["--reload", "--store", "queue.db"], "--reload"),
+        (["--port", "0", "--token", ""], "--token: is empty"),
+        (["--port", "0", "--token-file", "/nowhere/token"], "--token-file"),
+        (["--port", "0", "--store", "/dev/null/queue.db"], "store /dev/null/queue.db"),
+        (["--port", "0", "--reload", "--store", "queue.db"], "--reload"),
         (["--token", "a", "--token-file", "b"], "not allowed with"),
         (["--port", "http"], "invalid int"),
         (["--max-body-mb", "0"], "argument --max-body-mb: 0 is less than 1"),

@@ -90,8 +90,9 @@ async def test_an_environment_writes_before_it_prints(tmp_path, capsys):
     await env.aclose()
 
 
-async def test_results_that_are_not_kept_say_so(caplog):
+async def test_results_that_are_not_kept_say_so_once(caplog):
     env = CountingEnv(CountingConfig(use_wandb=False), [])
     await env.evaluate_log({"score": 1.0}, verbose=False)
-    assert "--env.data_dir_to_save_evals" in caplog.text
+    await env.evaluate_log({"score": 2.0}, verbose=False)
+    assert caplog.text.count("--env.data_dir_to_save_evals") == 1
     await env.aclose()
