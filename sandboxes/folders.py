@@ -36,7 +36,10 @@ def remove_folder(folder: Path) -> None:
             # Gone already, or someone else removes it too and took a file from under this removal.
             if not folder.exists():
                 return
-    raise OSError(f"{folder} was not removed: files in it came and went meanwhile")
+        except PermissionError:
+            # Whoever made them may have closed folders in it, as Go does with its cache.
+            subprocess.run(["chmod", "-R", "u+rwX", str(folder)], check=False, capture_output=True)
+    raise OSError(f"{folder} was not removed: files in it came and went meanwhile, or are not this user's to remove")
 
 
 def mounts_below(folder: Path) -> list[Path]:

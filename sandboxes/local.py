@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sandboxes.base import SandboxSpec
-from sandboxes.errors import SandboxStartError, SandboxUnavailable
+from sandboxes.errors import SandboxError, SandboxStartError, SandboxUnavailable
 from sandboxes.folders import make_folder, remove_folder
 from sandboxes.launch import Launched, Program, launch
 from sandboxes.ownership import PROCESS_MARK, owned_name
@@ -97,8 +97,11 @@ class LocalSandbox(RunnerSandbox):
 
     async def _stop(self) -> None:
         await self._launched.end()
-        # The shell did it already, unless someone killed it.
-        await asyncio.to_thread(remove_folder, self.folder)
+        # The shell did it already, unless someone killed it or a command had closed a folder.
+        try:
+            await asyncio.to_thread(remove_folder, self.folder)
+        except OSError as error:
+            raise SandboxError(f"the folder of the box {self.id} was not removed: {error}") from error
 
 
 def path_translator(workdir: str, folder: str) -> Callable[[str], str]:

@@ -54,6 +54,32 @@ async def test_the_folder_is_gone_after_the_box():
     assert not folder.exists()
 
 
+REMOVER = """
+import os, sys
+from pathlib import Path
+from sandboxes.folders import remove_folder
+
+folder = Path(sys.argv[1])
+if os.geteuid() == 0:  # whom no mode keeps out
+    for path in (folder.parent, folder, *folder.rglob("*")):
+        os.chown(path, 60001, 60001)
+    for path in folder.parents[1:]:
+        path.chmod(path.stat().st_mode | 0o011)
+    os.setuid(60001)
+(folder / "closed" / "deep").chmod(0o500)
+(folder / "closed").chmod(0)
+remove_folder(folder)
+"""
+
+
+def test_a_folder_is_removed_though_folders_in_it_were_closed(tmp_path: Path):
+    folder = tmp_path / "box"
+    (folder / "closed" / "deep").mkdir(parents=True)
+    (folder / "closed" / "deep" / "file").touch()
+    subprocess.run([sys.executable, "-c", REMOVER, folder], check=True)
+    assert not folder.exists()
+
+
 OWNER = """
 import asyncio, sys
 from sandboxes import start_sandbox
