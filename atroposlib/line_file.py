@@ -1,10 +1,15 @@
-"""A file of lines that are whole, whatever becomes of the disk or of the process that writes them."""
+"""Files of lines: whole ones, whatever becomes of the disk or of the process that writes them; and their JSON."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import orjson
+
+from atroposlib.errors import ConfigError
 
 
 class LineFile:
@@ -38,3 +43,22 @@ class LineFile:
     def _ends_within_a_line(self) -> bool:
         size = self._file.seek(0, os.SEEK_END)
         return size > 0 and os.pread(self._file.fileno(), 1, size - 1) != b"\n"
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """The value of each line that is not blank, with the number of the line, from 1.
+
+    Raises: ConfigError, which names the file, where it cannot be read, or the line that is not JSON.
+    """
+    try:
+        with path.open("rb") as lines:
+            yield from ((number, _value(line, path, number)) for number, line in enumerate(lines, 1) if line.strip())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+
+
+def _value(line: bytes, path: Path, number: int) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"{path}: line {number} is not JSON ({error})") from None

@@ -14,9 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
-
-import orjson
+from typing import Any
 
 from atroposlib.envs.server_handling.chat_template import ChatTemplate
 from atroposlib.envs.server_handling.token_check import (
@@ -30,6 +28,7 @@ from atroposlib.envs.server_handling.token_graph import MASKED
 from atroposlib.envs.server_handling.token_text import TokenText
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.errors import ConfigError
+from atroposlib.line_file import json_lines
 from atroposlib.wire import MAX_TOKEN_ID
 
 AROUND = 6
@@ -146,24 +145,11 @@ def _text(number: Any, tokens: TokenText | None) -> str:
 
 
 def _groups(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield number, _group(line, f"{path}, line {number}")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-
-
-def _group(line: bytes, place: str) -> Mapping[str, Any]:
-    try:
-        group = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"{place}: no JSON ({error})") from error
-    fault = malformation(group)
-    if fault is not None:
-        raise ConfigError(f"{place}: {fault}")
-    return cast("Mapping[str, Any]", group)
+    for number, group in json_lines(path):
+        fault = malformation(group)
+        if fault is not None:
+            raise ConfigError(f"{path}: line {number}: {fault}")
+        yield number, group
 
 
 def _reading(name: str | None) -> Reading | None:

@@ -14,11 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from atroposlib.envs.workers import uninterrupted
 from atroposlib.errors import ConfigError
-from atroposlib.line_file import LineFile
+from atroposlib.line_file import LineFile, json_lines
 from atroposlib.tracking import encode_json
 from atroposlib.wire import GROUP_KEYS, IGNORED_MASK
 
@@ -141,32 +139,9 @@ def write_html(path: Path) -> Path:
     return target
 
 
-def read_groups(path: Path) -> Iterator[dict[str, Any]]:
-    """The groups of a JSONL file. Raises: ConfigError."""
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _group(line, path, number)
-    except OSError as error:
-        raise ConfigError(f"--show {path}: {error.strerror or error}") from error
-
-
-def _group(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    try:
-        group = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"--show {path}: line {number} is not JSON ({error})") from None
-    if not isinstance(group, dict):
-        raise ConfigError(f"--show {path}: line {number} is not a group")
-    return group
-
-
 def readable_rollout(path: Path) -> str:
     """The best rollout of the first group of a file, as a person reads it. Raises: ConfigError."""
-    group = next(read_groups(path), None)
-    if group is None:
-        raise ConfigError(f"--show {path}: the file holds no groups")
+    group = _first_group(path)
     scores = group.get("scores") or []
     index = max(range(len(scores)), key=lambda each: scores[each] or 0.0, default=0)
     masks = _entry(group, "masks", index) or []
@@ -180,6 +155,18 @@ def readable_rollout(path: Path) -> str:
     if not isinstance(messages, list) or not messages:
         return f"{title}\n\n(no messages in this file: --env.include_messages true records them)\n"
     return "\n\n".join([title, *(_readable_message(message) for message in messages)]) + "\n"
+
+
+def _first_group(path: Path) -> dict[str, Any]:
+    try:
+        number, group = next(json_lines(path), (0, None))
+    except ConfigError as error:
+        raise ConfigError(f"--show {error}") from error
+    if not number:
+        raise ConfigError(f"--show {path}: the file holds no groups")
+    if not isinstance(group, dict):
+        raise ConfigError(f"--show {path}: line {number} is not a group")
+    return group
 
 
 def _entry(group: Mapping[str, Any], key: str, index: int) -> Any:

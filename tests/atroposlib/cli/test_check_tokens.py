@@ -232,7 +232,7 @@ def test_a_tokenizer_that_does_not_exist_is_told_with_the_flag(tmp_path, capsys,
     ("content", "told"),
     [
         ("", "holds no groups"),
-        ("{", "line 1: no JSON"),
+        ("{", "line 1 is not JSON"),
         ("[1]", "line 1: no scored group"),
         (json.dumps({"tokens": [[1]], "masks": []}), "not of one length"),
         (json.dumps({"tokens": [[1]], "masks": [[1], [1]]}), "1 tokens, 2 masks"),
