@@ -198,7 +198,8 @@ def _yaml_assignments(
     known = [*namespaces, *(name for name in RunOptions.model_fields if name not in ("config", "show"))]
     for key in document:
         if key not in known:
-            raise ConfigError(f"{path}: unknown section {key!r}{_near(key, known)}")
+            meant = _near(key, known) or f"; known are {', '.join(known)}"
+            raise ConfigError(f"{path}: unknown section {key!r}{meant}")
     assignments: list[Assignment] = []
     servers: list[dict[str, Any]] | None = None
     section: Any

@@ -132,6 +132,7 @@ def test_a_wrong_flag_is_one_message_that_names_it(words, message):
     [
         ("env: {weight: 1}", "unknown key env.weight; is inference_weight meant"),
         ("enw: {}", "unknown section 'enw'; is env meant"),
+        ("surroundings: {}", "unknown section 'surroundings'; known are env, openai,"),
         ("env: [1]", "env must be a mapping"),
         ("- 1", "expected sections"),
         ("env: {group_size: many}", "run.yaml: env.group_size: .*'many'"),
