@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import time
@@ -33,3 +34,10 @@ def wait_until(
         assert program is None or program.poll() is None, "the program ended too early"
         assert time.monotonic() < deadline, "it did not come to pass in time"
         time.sleep(0.02)
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Like ``wait_until``, while the event loop goes on."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)

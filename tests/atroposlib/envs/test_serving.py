@@ -19,6 +19,7 @@ from tests.atroposlib.api.serving import ServerProcess
 from tests.atroposlib.api.serving import serving as api_serving
 from tests.atroposlib.envs.counting_env import CountingConfig, CountingEnv
 from tests.atroposlib.envs.trainer import Trainer, numbers
+from tests.machine import until
 
 
 @pytest.fixture
@@ -43,12 +44,6 @@ async def running(env: BaseEnv) -> AsyncIterator[asyncio.Task[None]]:
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await env.aclose()
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_run_ends_by_itself_when_the_trainer_has_its_steps(url):

@@ -3,13 +3,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from environments.local_run.ports import free_ports
 from environments.local_run.processes import ChildFailed, ChildSpec, ProcessGroup, answers
+from tests.machine import until
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -20,13 +20,6 @@ def alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
-
-
-async def wait_until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.02)
 
 
 async def test_a_child_is_ready_when_its_url_answers(tmp_path):
@@ -68,7 +61,7 @@ async def test_leaving_the_group_ends_children_that_ignore_gentle_signals(tmp_pa
     mark = tmp_path / "up"
     async with ProcessGroup(tmp_path) as group:
         child = await group.start(ChildSpec("stubborn", [sys.executable, "-c", stubborn, str(mark)]))
-        await wait_until(mark.exists)
+        await until(mark.exists)
     assert child.process.returncode == -signal.SIGKILL
 
 
@@ -81,7 +74,7 @@ async def test_cancelling_the_owner_ends_the_children(tmp_path):
             await asyncio.sleep(600)
 
     task = asyncio.create_task(own())
-    await wait_until(lambda: pids)
+    await until(lambda: pids)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -106,4 +99,4 @@ async def test_killing_the_owner_ends_the_children(tmp_path):
         pid = int(owner.stdout.readline())
         assert alive(pid)
         os.kill(owner.pid, signal.SIGKILL)
-    await wait_until(lambda: not alive(pid))
+    await until(lambda: not alive(pid))

@@ -17,6 +17,7 @@ from atroposlib.errors import ConfigError
 from environments.hermes_base_env import HermesAgentBaseEnv, HermesAgentEnvConfig
 from sandboxes import Sandbox, SandboxSpec, SandboxUnavailable, check_backend, local, reaper, register_backend, registry
 from sandboxes.image_build import BUILT_REPOSITORY, content_digest
+from tests.machine import until
 
 BACKEND = "counted"
 
@@ -112,12 +113,6 @@ async def evaluated(env: WordEnv) -> None:
     async with asyncio.timeout(60):
         await env.evaluate_manager()
     await env.aclose()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def rewards(env: WordEnv) -> list[float]:

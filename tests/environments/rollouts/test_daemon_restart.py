@@ -8,10 +8,9 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
 
 from atroposlib.envs.server_handling.scripted_server import ScriptedServer
@@ -20,6 +19,7 @@ from environments.hermes_base_env import HermesAgentBaseEnv
 from sandboxes import docker_daemon, images, reaper
 from sandboxes.ownership import SANDBOX_LABEL
 from tests.environments.rollouts.private_daemon import PrivateDaemon, private_daemon
+from tests.machine import command_lines, until
 
 DEADLINE_S = 60.0
 REFUSED_SOCKETS = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
@@ -80,16 +80,6 @@ def containers() -> list[dict[str, Any]]:
         client.close()
 
 
-def sleepers(mark: str) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", mark]]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.filterwarnings(REFUSED_SOCKETS)
@@ -101,14 +91,14 @@ async def test_a_daemon_restarted_in_a_rollout_fails_it_by_name_and_the_next_is_
     env = make([f"sleep {mark}", "echo hello > hello"])
     await env.setup()
     rollout = asyncio.create_task(env.collect_trajectory(env.items[0]))
-    await until(lambda: sleepers(mark) != [])
+    await until(lambda: command_lines(holding=f"sleep {mark}"), DEADLINE_S)
     await asyncio.to_thread(daemon.end, number)
     await asyncio.to_thread(daemon.start)
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(RolloutInvalid) as failure:
             await rollout
     assert failure.value.reason == "sandbox_error"
-    await until(lambda: sleepers(mark) == [])
+    await until(lambda: not command_lines(holding=f"sleep {mark}"), DEADLINE_S)
     async with asyncio.timeout(DEADLINE_S):
         member, _ = await env.collect_trajectory(env.items[0])
     assert member["scores"] == 1.0

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 import torch
 
+from tests.machine import until
 from tests.trainer.tiny_model import CONTEXT, make_model, make_tokenizer, save_policy
 from trainer.engine.scheduler import Engine
 
@@ -29,12 +30,6 @@ async def _post(http: Http, path: str, status: int = 200, **body: Any) -> Any:
 async def _get(http: Http, path: str) -> Any:
     async with http.get(path) as answer:
         return await answer.json(content_type=None)
-
-
-async def _until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_completion_of_ids_answers_with_ids_and_logprobs_of_the_model(http: Http) -> None:
@@ -165,9 +160,9 @@ async def test_client_that_goes_away_takes_its_sequences_with_it(
     engine, _ = served
     body = {"prompt": [5], "max_tokens": 500, "ignore_eos": True, "n": 4}
     request = asyncio.ensure_future(http.post("/v1/completions", json=body))
-    await _until(lambda: engine.load()[0] == 4)
+    await until(lambda: engine.load()[0] == 4)
     request.cancel()
-    await _until(lambda: engine.load() == (0, 0))
+    await until(lambda: engine.load() == (0, 0))
     await _post(http, "/v1/completions", prompt=[5], max_tokens=1)
     gc.collect()
     assert "never retrieved" not in caplog.text
@@ -178,7 +173,7 @@ async def test_full_line_answers_busy(http: Http, served: tuple[Engine, str]) ->
     await _post(http, "/pause", 200)
     async with asyncio.TaskGroup() as group:
         held = group.create_task(_post(http, "/v1/completions", prompt=[5], max_tokens=1, n=100))
-        await _until(lambda: engine.load()[1] == 100)
+        await until(lambda: engine.load()[1] == 100)
         error = (await _post(http, "/v1/completions", 503, prompt=[5]))["error"]
         assert "try again later" in error["message"]
         await _post(http, "/resume")
@@ -189,12 +184,12 @@ async def test_pause_abort_ends_what_runs_and_holds_what_comes(http: Http, serve
     engine, _ = served
     async with asyncio.TaskGroup() as group:
         running = group.create_task(_post(http, "/v1/completions", prompt=[5], max_tokens=500, ignore_eos=True))
-        await _until(lambda: engine.load()[0] == 1)
+        await until(lambda: engine.load()[0] == 1)
         await _post(http, "/pause")
         assert (await running)["choices"][0]["finish_reason"] == "abort"
         assert await _get(http, "/is_paused") == {"is_paused": True}
         later = group.create_task(_post(http, "/v1/completions", prompt=[5], max_tokens=2))
-        await _until(lambda: engine.load()[1] == 1)
+        await until(lambda: engine.load()[1] == 1)
         await _post(http, "/resume")
         assert (await later)["choices"][0]["finish_reason"] in ("length", "stop")
 
@@ -203,7 +198,7 @@ async def test_pause_wait_lets_what_runs_finish(http: Http, served: tuple[Engine
     engine, _ = served
     async with asyncio.TaskGroup() as group:
         running = group.create_task(_post(http, "/v1/completions", prompt=[5], max_tokens=100, ignore_eos=True))
-        await _until(lambda: engine.load()[0] == 1)
+        await until(lambda: engine.load()[0] == 1)
         async with http.post("/pause", params={"mode": "wait"}) as answer:
             assert answer.status == 200
         assert engine.load() == (0, 0)
@@ -217,7 +212,7 @@ async def test_pause_keep_freezes_and_new_weights_apply_after_it(
     folder = save_policy(tmp_path / "new", seed=1)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(_post(http, "/v1/completions", prompt=[5], max_tokens=300, ignore_eos=True))
-        await _until(lambda: engine.load()[0] == 1)
+        await until(lambda: engine.load()[0] == 1)
         async with http.post("/pause", params={"mode": "keep"}) as answer:
             assert answer.status == 200
         assert not running.done()

@@ -18,19 +18,10 @@ from atroposlib.envs.server_handling.server_manager import APIServerConfig, Serv
 from atroposlib.errors import ConfigError, ContextFull, NotTokenExact, RolloutInvalid
 from tests.atroposlib.envs.server_handling.real_tokenizers import WITHOUT_TOOLS, template_files, tokenizer_with
 from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, serving
+from tests.atroposlib.envs.server_handling.tools import TOOLS
 
 TOKENIZER = ByteTokenizer()
 EOS = TOKENIZER.eos_token_id
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "terminal",
-            "description": "Run a command.",
-            "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
-        },
-    }
-]
 SYSTEM, QUESTION = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is here?"}
 LS = {"content": "", "tool_calls": [{"name": "terminal", "arguments": {"command": "ls"}}]}
 # a template that drops the thoughts of all answers but the last, and only when a new question follows

@@ -13,22 +13,13 @@ from tests.atroposlib.envs.server_handling.real_engines import (
     VLLM_PYTHON,
     serving_embedded,
 )
+from tests.atroposlib.envs.server_handling.tools import TOOLS
 
 WITH_VLLM = [
     pytest.mark.vllm,
     pytest.mark.slow,
     pytest.mark.timeout(400),
     pytest.mark.skipif(VLLM_PYTHON is None, reason="VLLM_PYTHON names no interpreter that has vLLM"),
-]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "terminal",
-            "description": "Run a command.",
-            "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
-        },
-    }
 ]
 PROMPT = [5, 6, 7, 8, 9]
 CLOSE = 1e-3

@@ -17,17 +17,8 @@ from atroposlib.envs.server_handling.scripted_server import ScriptedServer
 from atroposlib.errors import RolloutInvalid
 from atroposlib.tool_call_parsers import list_parsers
 from tests.atroposlib.envs.server_handling.real_tokenizers import WITHOUT_TOOLS, template_files, tokenizer_with
+from tests.atroposlib.envs.server_handling.tools import TOOLS
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "terminal",
-            "description": "Run a command.",
-            "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
-        },
-    }
-]
 CALLS = [
     '<tool_call>\n{"name": "terminal", "arguments": {"command": "ls"}}\n</tool_call>',
     "<tool_call>\n<function=terminal>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>",
