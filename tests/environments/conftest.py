@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.tools.workspaces import BoxPlan, workspace_scope
+from environments.tools.workspaces import BoxPlan, _directory, workspace_scope
 from sandboxes import check_backend
 from sandboxes.base import SandboxSpec
 from sandboxes.errors import SandboxUnavailable
@@ -34,3 +34,10 @@ async def scope(backend):
     """Workspaces over boxes of the backend, closed at the end of the test."""
     async with workspace_scope(BoxPlan(backend, SandboxSpec(), command_timeout_s=20)) as opened:
         yield opened
+
+
+@pytest.fixture
+def no_box_is_left():
+    """Fails a test after which a box is open."""
+    yield
+    assert _directory._open == {}

@@ -1,60 +1,16 @@
 """Environments of tool-using agents, played against a scripted engine in real boxes."""
 
 import asyncio
-import json
 from collections import Counter
 
 import pytest
 
-from atroposlib.envs.server_handling.scripted_server import ScriptedServer
-from atroposlib.errors import ConfigError, EngineUnavailable, RolloutInvalid
-from environments.hermes_base_env import HermesAgentBaseEnv, HermesAgentEnvConfig
-from environments.tool_context import ToolContext
+from atroposlib.errors import EngineUnavailable, RolloutInvalid
 from environments.tools.registry import _tools
 from environments.tools.workspaces import _directory
+from tests.environments.scripted_env import ITEM, SOLVE, CountingEnv, by_turn, call, is_first_turn, make
 
-
-def call(command):
-    return {"tool_calls": [{"name": "terminal", "arguments": {"command": command}}]}
-
-
-class CountingEnv(HermesAgentBaseEnv):
-    """The item says what stands in the box; the reward is whether the answer does."""
-
-    name = "counting"
-    asked: list[str]
-
-    async def setup(self):
-        self.items = [{"word": f"word{n}"} for n in range(40)]
-        self.eval_items, self.items = self.items[:10], self.items[10:]
-
-    async def get_next_item(self):
-        self._index += 1
-        return self.items[(self._index - 1) % len(self.items)]
-
-    def format_prompt(self, item):
-        return f"Write {item['word']} into answer.txt"
-
-    async def prepare_box(self, item, ctx):
-        ctx.write_file("given.txt", item["word"])
-
-    async def compute_reward(self, item, result, ctx):
-        return 1.0 if ctx.terminal("cat answer.txt")["output"] == item["word"] else 0.0
-
-
-ITEM = {"word": "word1"}
-SOLVE = (call("cat given.txt > answer.txt"), "done")
-
-
-def make(*replies, cls=CountingEnv, token_exact=True, **settings):
-    """An environment whose engine plays ``replies``, or calls the one function given."""
-    script = replies[0] if len(replies) == 1 and callable(replies[0]) else replies
-    server = ScriptedServer(script, token_exact=token_exact)
-    defaults = {"terminal_backend": "local", "use_wandb": False, "enabled_toolsets": ["terminal"], "group_size": 2}
-    env = cls(cls.env_config_cls(**defaults | settings), [server], testing=True)
-    env.tokenizer = server.tokenizer
-    env.engine = server
-    return env
+pytestmark = pytest.mark.usefixtures("no_box_is_left")
 
 
 def test_a_forgotten_engine_is_asked_for_before_the_first_rollout(capsys, caplog, tmp_path, monkeypatch):
@@ -64,23 +20,6 @@ def test_a_forgotten_engine_is_asked_for_before_the_first_rollout(capsys, caplog
     assert ended.value.code == 2
     assert "say where it is: --openai.base_url URL" in capsys.readouterr().err
     assert "failed" not in caplog.text
-
-
-def is_first_turn(request):
-    if request.kind == "chat":
-        return all(message["role"] != "tool" for message in request.messages)
-    return "<|im_start|>tool" not in request.text
-
-
-def by_turn(first, then="done"):
-    """A script for rollouts that run at once: ``first`` to a new conversation, ``then`` to tool results."""
-    return lambda request: first if is_first_turn(request) else then
-
-
-@pytest.fixture(autouse=True)
-def no_box_is_left():
-    yield
-    assert _directory._open == {}
 
 
 async def test_a_group_is_played_graded_and_recorded_token_by_token():
@@ -334,9 +273,6 @@ async def test_a_history_that_changes_gives_several_sequences_of_one_rollout():
     assert sorted(Counter(override["rollout_id"] for override in group["overrides"]).values()) == [2, 2]
 
 
-# -- evaluation
-
-
 def trained_texts(group):
     rows = zip(group["tokens"], group["masks"], strict=True)
     return [bytes(t for t, m in zip(*row, strict=True) if m != -100 and t < 256).decode() for row in rows]
@@ -363,205 +299,6 @@ async def test_a_group_with_a_rollout_left_out_goes_short_unless_groups_have_to_
     group, _ = await env.collect_trajectories(ITEM)
     assert (group and len(group["scores"])) == members
     assert env.dropped_groups == (Counter() if members else {"fewer than group_size rollouts": 1})
-
-
-def folder_settings(tmp_path):
-    return {"data_dir_to_save_evals": str(tmp_path)}
-
-
-def samples_in(tmp_path):
-    return [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
-
-
-async def evaluate(env):
-    async with asyncio.timeout(60):
-        await env.evaluate_manager()
-    await env.aclose()
-
-
-async def test_the_default_evaluation_plays_the_held_out_items_in_order(tmp_path):
-    env = make(by_turn(SOLVE[0]), **folder_settings(tmp_path), eval_size=5, max_eval_workers=3)
-    await evaluate(env)
-    samples = samples_in(tmp_path)
-    assert [sample["prompt"] for sample in samples] == [f"Write word{n} into answer.txt" for n in range(5)]
-    assert [sample["reward"] for sample in samples] == [1.0] * 5
-    metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
-    assert (metrics["eval/mean_reward"], metrics["eval/num_samples"], metrics["eval/num_invalid"]) == (1.0, 5, 0)
-    assert {request.arguments["temperature"] for request in env.engine.requests} == {0.0}
-    assert env._reward_buffer == []
-    assert not (tmp_path / "samples.partial.jsonl").exists()
-
-
-async def test_an_item_that_cannot_be_evaluated_is_counted_and_not_scored(tmp_path):
-    class Env(CountingEnv):
-        async def compute_reward(self, item, result, ctx):
-            if item["word"] == "word1":
-                raise OSError("no")
-            return 0.5
-
-    await evaluate(make(by_turn(SOLVE[0]), cls=Env, **folder_settings(tmp_path), eval_size=3))
-    assert [sample["reward"] for sample in samples_in(tmp_path)] == [0.5, None, 0.5]
-    metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
-    assert (metrics["eval/mean_reward"], metrics["eval/num_invalid"]) == (0.5, 1)
-
-
-async def test_a_killed_evaluation_goes_on_where_it_stopped(tmp_path):
-    played = []
-
-    class Env(CountingEnv):
-        async def compute_reward(self, item, result, ctx):
-            if self.stop_at == len(played):
-                raise asyncio.CancelledError
-            played.append(item["word"])
-            return 1.0
-
-    first = make(by_turn(SOLVE[0]), cls=Env, **folder_settings(tmp_path), eval_size=5, max_eval_workers=1)
-    first.stop_at = 3
-    with pytest.raises((asyncio.CancelledError, BaseExceptionGroup)):
-        await evaluate(first)
-    second = make(by_turn(SOLVE[0]), cls=Env, **folder_settings(tmp_path), eval_size=5, max_eval_workers=1)
-    second.stop_at = -1
-    await evaluate(second)
-    assert played == [f"word{n}" for n in range(5)]
-    assert len(samples_in(tmp_path)) == 5
-
-
-async def test_other_settings_do_not_continue_an_evaluation(tmp_path):
-    (tmp_path / "samples.partial.jsonl").write_text('{"key": "of another run", "sample": {"reward": 9}}\n{"cut')
-    await evaluate(make(by_turn(SOLVE[0]), **folder_settings(tmp_path), eval_size=2))
-    assert [sample["reward"] for sample in samples_in(tmp_path)] == [1.0, 1.0]
-
-
-async def test_without_held_out_items_the_same_seed_takes_the_same_items(tmp_path, caplog):
-    class Env(CountingEnv):
-        async def setup(self):
-            await super().setup()
-            self.eval_items = None
-
-    prompts = []
-    for _ in range(2):
-        await evaluate(make(by_turn(SOLVE[0]), cls=Env, **folder_settings(tmp_path), eval_size=4, seed=7))
-        prompts.append([sample["prompt"] for sample in samples_in(tmp_path)])
-    assert prompts[0] == prompts[1]
-    assert "not held out" in caplog.text
-
-
-async def test_a_setup_that_shuffles_does_so_alike_in_every_run():
-    import random
-
-    class Env(CountingEnv):
-        async def setup(self):
-            await super().setup()
-            random.shuffle(self.items)
-
-    orders = []
-    for _ in range(2):
-        env = make("hi", cls=Env)
-        await env.setup()
-        orders.append(env.items)
-    assert orders[0] == orders[1]
-
-
-class HandWritten(CountingEnv):
-    """An evaluation of one's own, in which a rollout is a loop and a context with one task id."""
-
-    bound = True
-
-    async def evaluate(self, *args, **kwargs):
-        import uuid
-
-        from environments.agent_loop import HermesAgentLoop
-
-        self.rewards, self.task_ids = [], []
-        tools, names = self._resolve_tools_for_group()
-        for item in self.eval_items[:2]:
-            task_id = str(uuid.uuid4())
-            self.task_ids.append(task_id)
-            if self.bound:
-                self.bind_item(task_id, item)
-            agent = HermesAgentLoop(self.server, tools, names, task_id=task_id)
-            result = await agent.run([{"role": "user", "content": self.format_prompt(item)}])
-            ctx = ToolContext(task_id)
-            try:
-                self.rewards.append(await self.compute_reward(item, result, ctx))
-            finally:
-                ctx.cleanup()
-
-
-async def test_an_evaluation_written_by_hand_works():
-    env = make(by_turn(SOLVE[0]), cls=HandWritten)
-    await evaluate(env)
-    assert env.rewards == [1.0, 1.0]
-
-
-async def test_an_evaluation_that_names_no_item_is_told_to_where_boxes_are_prepared():
-    class Env(HandWritten):
-        bound = False
-
-        async def compute_reward(self, item, result, ctx):
-            raise AssertionError(result.error)
-
-    with pytest.raises(AssertionError, match="bind_item"):
-        await evaluate(make(by_turn(SOLVE[0]), cls=Env))
-
-
-async def test_boxes_of_an_evaluation_that_breaks_off_are_closed():
-    class Env(HandWritten):
-        async def compute_reward(self, item, result, ctx):
-            raise ZeroDivisionError
-
-        async def evaluate(self, *args, **kwargs):
-            ToolContext.cleanup = lambda self: None
-            await super().evaluate()
-
-    original = ToolContext.cleanup
-    try:
-        with pytest.raises(ZeroDivisionError):
-            await evaluate(make(by_turn(SOLVE[0]), cls=Env))
-    finally:
-        ToolContext.cleanup = original
-
-
-# -- settings
-
-
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [
-        ({"enabled_toolsets": ["nothing"]}, "Unknown toolset 'nothing'"),
-        ({"enabled_toolsets": None, "distribution": "x"}, "Unknown distribution 'x'"),
-        ({"terminal_backend": "modal"}, "unknown terminal_backend 'modal'; known are .*docker"),
-        ({"enabled_toolsets": ["file"], "distribution": "default"}, "exclude each other"),
-        ({"tool_call_parser": "nope"}, "unknown tool_call_parser 'nope'"),
-        ({"max_agent_turns": 0}, "max_agent_turns"),
-        ({"sandbox_network": "host"}, "sandbox_network"),
-    ],
-)
-def test_wrong_settings_are_named(settings, word):
-    with pytest.raises(ValueError, match=word):
-        make("hi", **settings)
-
-
-async def test_an_image_for_a_backend_without_images_is_refused_at_the_start():
-    with pytest.raises(ConfigError, match="docker_image"):
-        await make("hi", docker_image="x:y").setup()
-
-
-async def test_a_backend_is_looked_at_only_where_a_tool_needs_a_box():
-    await make("hi", docker_image="x:y", enabled_toolsets=["todo"]).setup()
-
-
-def test_the_default_backend_is_docker_and_the_defaults_of_old_hold():
-    config = HermesAgentEnvConfig()
-    assert config.terminal_backend == "docker"
-    assert (config.max_agent_turns, config.terminal_timeout, config.tool_call_parser) == (30, 120, "hermes")
-    assert config.build_budget_config().turn_budget == 200_000
-
-
-def test_an_item_may_name_its_image():
-    env = make("hi", docker_image="debian:12")
-    assert env.sandbox_spec({"word": "x", "docker_image": "python:3.12"}).image == "python:3.12"
-    assert env.sandbox_spec({"word": "x"}).image == "debian:12"
 
 
 # -- what is told

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from atroposlib.envs import config as settings
+from atroposlib.errors import ConfigError
 from environments.dataset_environment.dataset_config import DatasetEnvConfig
 from environments.hermes_config import HermesAgentEnvConfig
 from tests.environments.dataset_environment.scripted import make_env
-from tests.environments.test_hermes_base_env import ITEM, make
+from tests.environments.scripted_env import ITEM, make
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +67,42 @@ async def test_the_shortest_answer_is_asked_of_the_engine(dataset):
 def dataset(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"question": "What is 3 and 4?", "answer": "7"}\n' * 3)
     return {"dataset_name": None, "dataset_path": str(tmp_path / "rows.jsonl"), "dataset_config": None}
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"enabled_toolsets": ["nothing"]}, "Unknown toolset 'nothing'"),
+        ({"enabled_toolsets": None, "distribution": "x"}, "Unknown distribution 'x'"),
+        ({"terminal_backend": "modal"}, "unknown terminal_backend 'modal'; known are .*docker"),
+        ({"enabled_toolsets": ["file"], "distribution": "default"}, "exclude each other"),
+        ({"tool_call_parser": "nope"}, "unknown tool_call_parser 'nope'"),
+        ({"max_agent_turns": 0}, "max_agent_turns"),
+        ({"sandbox_network": "host"}, "sandbox_network"),
+    ],
+)
+def test_wrong_settings_are_named(values, word):
+    with pytest.raises(ValueError, match=word):
+        make("hi", **values)
+
+
+async def test_an_image_for_a_backend_without_images_is_refused_at_the_start():
+    with pytest.raises(ConfigError, match="docker_image"):
+        await make("hi", docker_image="x:y").setup()
+
+
+async def test_a_backend_is_looked_at_only_where_a_tool_needs_a_box():
+    await make("hi", docker_image="x:y", enabled_toolsets=["todo"]).setup()
+
+
+def test_the_default_backend_is_docker_and_the_defaults_of_old_hold():
+    config = HermesAgentEnvConfig()
+    assert config.terminal_backend == "docker"
+    assert (config.max_agent_turns, config.terminal_timeout, config.tool_call_parser) == (30, 120, "hermes")
+    assert config.build_budget_config().turn_budget == 200_000
+
+
+def test_an_item_may_name_its_image():
+    env = make("hi", docker_image="debian:12")
+    assert env.sandbox_spec({"word": "x", "docker_image": "python:3.12"}).image == "python:3.12"
+    assert env.sandbox_spec({"word": "x"}).image == "debian:12"
