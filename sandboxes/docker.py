@@ -36,7 +36,7 @@ from sandboxes.base import Sandbox, SandboxSpec
 from sandboxes.channel import Channel
 from sandboxes.docker_container import Container
 from sandboxes.docker_stream import attach
-from sandboxes.errors import SandboxError, SandboxStartError
+from sandboxes.errors import SandboxError, SandboxFileError, SandboxStartError
 from sandboxes.image_build import built_image
 from sandboxes.image_store import Image, find_image
 from sandboxes.processor import cores_of
@@ -100,7 +100,10 @@ class DockerSandbox(RunnerSandbox):
 
     async def _prepare(self) -> None:
         await self.check_user()
-        await asyncio.gather(self._prepare_names(), self._prepare_workdir())
+        try:
+            await asyncio.gather(self._prepare_names(), self._prepare_workdir())
+        except SandboxFileError as error:
+            raise SandboxStartError(f"the box could not be made ready: {error}") from error
 
     async def _prepare_names(self) -> None:
         """Without a network the daemon writes no names, and ``localhost`` should be one."""

@@ -312,9 +312,10 @@ class RunnerSandbox(Sandbox):
         Raises: SandboxStartError where the box has no user of the name in its spec.
         """
         if self.spec.user is not None and self._user is not None:
-            result = await self.exec(["true"], cwd="/")
-            if result.exit_code != 0:
-                raise SandboxStartError(f"the box has no user {self.spec.user!r}: {result.output.strip()}")
+            looked = await self._channel.run(self._file_operation("read", "/", "0"))  # no image lacks its root
+            if looked.done.status not in (errno.EISDIR, errno.EACCES):
+                reason = looked.err.decode("utf-8", "replace").strip()
+                raise SandboxStartError(f"the box has no user {self.spec.user!r}: {reason}")
 
     def _file_operation(self, name: str, path: str, *arguments: str, user: str | None = None) -> Command:
         self._require_open()

@@ -72,6 +72,19 @@ def task_image(docker_client) -> Iterator[str]:
     docker_client.images.remove(TASK_IMAGE, force=True)
 
 
+@pytest.fixture
+def image_of_nothing(docker_client) -> Iterator[str]:
+    """No program, no list of users."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("file"))
+    name = f"hermes-sandbox-tests:{uuid.uuid4().hex[:12]}"
+    repository, tag = name.split(":")
+    docker_client.api.import_image_from_data(packed.getvalue(), repository=repository, tag=tag)
+    yield name
+    docker_client.images.remove(name, force=True)
+
+
 def containers_of(client, run_id: str) -> list[str]:
     return [c["State"] for c in client.api.containers(all=True, filters={"label": f"{RUN_LABEL}={run_id}"})]
 
@@ -158,6 +171,17 @@ async def test_an_image_is_used_whatever_its_entrypoint_user_and_health_check(ta
     async with box_of(task_image) as box:
         result = await box.exec("id -u; echo $TASK $HOME; pwd")
     assert result.output.split() == ["1000", "7", "/tmp", "/workspace"]
+
+
+@pytest.mark.parametrize("user", [None, "root"])
+async def test_an_image_without_users_and_programs_is_a_box(image_of_nothing, user):
+    async with box_of(image_of_nothing, user=user) as box:
+        await box.write("file", b"x")
+        assert await box.read("/workspace/file", user="root") == b"x"
+        assert (await box.exec(["ls"])).exit_code == 127
+    with pytest.raises(SandboxStartError, match="no user 'nobody'"):
+        async with box_of(image_of_nothing, user="nobody"):
+            pass
 
 
 async def test_files_of_the_image_in_the_working_folder_belong_to_the_user(task_image):

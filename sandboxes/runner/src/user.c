@@ -28,10 +28,13 @@ static bool read_id(const char *text, size_t length, uint32_t *id) {
     return number < UINT32_MAX;
 }
 
+/* Whatever the box's list of users says of it, which may be missing, or written by the agent. */
+static bool is_root(const char *name, size_t length) { return length == 4 && !memcmp(name, "root", 4); }
+
 /* Reads the file itself: getpwnam would ask a name service that the agent might run. */
 static bool find_account(const char *name, size_t length, struct identity *into) {
     uid_t uid = 0;
-    bool number = read_id(name, length, &uid);
+    bool number = is_root(name, length) || read_id(name, length, &uid);
     FILE *file = fopen("/etc/passwd", "re");
     struct passwd *entry;
     bool found = false;
