@@ -12,6 +12,7 @@ Promises every backend keeps:
 from __future__ import annotations
 
 import math
+import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -25,6 +26,8 @@ WORKDIR = "/workspace"
 ALIVE_S = 5.0
 Network = Literal["none", "bridge"]
 _LEAST = {"cpus": 0.001, "memory_mb": 1, "pids": 1, "disk_mb": 1}
+_MOST = {"cpus": 1e6, "memory_mb": 1 << 32, "pids": 4_000_000, "disk_mb": 1 << 32}
+"""About what the kernel takes; beyond it a backend could bound nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,16 @@ class SandboxSpec:
         """Raises: ValueError, naming the field, for what no box can have."""
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if not least <= value < math.inf:
-                raise ValueError(f"SandboxSpec.{name} must be at least {least}, not {value!r}")
+            if not least <= value <= _MOST[name]:
+                raise ValueError(f"SandboxSpec.{name} must be from {least} to {_MOST[name]:g}, not {value!r}")
         if self.lease_s is not None and not 0 < self.lease_s < math.inf:
             raise ValueError(f"SandboxSpec.lease_s must be above 0 and finite, or None, not {self.lease_s!r}")
-        if not self.workdir.startswith("/"):
-            raise ValueError(f"SandboxSpec.workdir must be an absolute path in the box, not {self.workdir!r}")
+        if (
+            not self.workdir.startswith("/")
+            or "\0" in self.workdir
+            or posixpath.normpath(self.workdir).strip("/") == ""
+        ):
+            raise ValueError(f"SandboxSpec.workdir must be the absolute path of a folder below /, not {self.workdir!r}")
         if isinstance(self.network, str) and self.network not in get_args(Network):
             raise ValueError(
                 f"SandboxSpec.network is 'none', 'bridge' or a tuple of hosts such as ('pypi.org',), "
