@@ -12,7 +12,7 @@ from benchmarks.neighbours import ATTACKS, MOST_SLOWER, SMALL, attacked, command
 from sandboxes import open_sandbox
 from tests.sandboxes.boxes import CLOSED_BACKENDS, require
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 ATTEMPTS = 4
 

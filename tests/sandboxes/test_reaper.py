@@ -35,6 +35,8 @@ from sandboxes.ownership import (
 )
 from tests.sandboxes.boxes import require
 
+pytestmark = pytest.mark.alone  # what a dead owner left is removed by any sweep, also one of another test
+
 OWNER_OF_TWO_BOXES = """
 import asyncio, sys
 from sandboxes import SandboxSpec, start_sandbox
