@@ -36,4 +36,5 @@ def import_rewards(modules: Sequence[str]) -> None:
             else:
                 importlib.import_module(name)
         except (ImportError, SyntaxError) as error:
-            raise ConfigError(f"reward_modules: {name} is no file or folder and cannot be imported: {error}") from error
+            there = "" if path.exists() else "is no file or folder and "
+            raise ConfigError(f"reward_modules: {name} {there}cannot be imported: {error}") from error

@@ -202,6 +202,13 @@ def test_settings_that_make_no_environment_are_refused(settings, complaint):
         make_env([], **settings)
 
 
+def test_a_file_of_rewards_that_cannot_be_imported_is_not_called_absent(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_rewards.py").write_text("import not_installed_here\n")
+    with pytest.raises(ConfigError, match=r"reward_modules: my_rewards.py cannot be imported: .*not_installed_here"):
+        make_env([], reward_modules=["my_rewards.py"])
+
+
 @pytest.mark.parametrize("mode", ["serve", "process", "evaluate"])
 @pytest.mark.parametrize(
     ("flag", "complaint"),
