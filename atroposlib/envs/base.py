@@ -24,6 +24,7 @@ from atroposlib.envs import checkpoints, offline, serving
 from atroposlib.envs.config import BaseEnvConfig, EvalHandlingEnum
 from atroposlib.envs.delivery import deliver
 from atroposlib.envs.groups import (
+    Failures,
     as_groups,
     collect_members,
     count_failure,
@@ -98,7 +99,7 @@ class BaseEnv(EnvReports, ABC):
         """What was found out about the engines at the start."""
         self._tokenizer: Any = None
 
-        self.rollout_failures: Counter[str] = Counter()
+        self.rollout_failures = Failures()
         """Why rollouts failed, by reason."""
         self.dropped_groups: Counter[str] = Counter()
         """Why groups were neither sent nor recorded, by reason."""

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 MEMBER_RETRIES: Final = 2
 _SHOWN_CHARS: Final = 300
+_SHOWN_REPEATS: Final = 3
 GROUP_KEYS_OF_AN_ITEM: Final = ("generation_params", "group_overrides", "env_id", "group_id")
 """Keys of a ``ScoredDataItem`` that speak of its whole group."""
 ALIGNED_KEYS: Final = ("advantages", "ref_logprobs", "inference_logprobs", "distill_token_ids", "distill_logprobs")
@@ -30,22 +31,30 @@ ALIGNED_KEYS: Final = ("advantages", "ref_logprobs", "inference_logprobs", "dist
 _ABSENT: Final[Mapping[str, Any]] = {"overrides": {}, "messages": []}
 
 
+class Failures(Counter[str]):
+    """How many failed for which reason. ``last`` is what the last one said that said anything."""
+
+    last: str = ""
+
+
 def failure_reason(error: BaseException) -> str:
     """The short word that a failure is counted under."""
     return error.reason if isinstance(error, RolloutInvalid) else type(error).__name__
 
 
-def count_failure(
-    failures: Counter[str], reason: str, error: BaseException | None = None, what: str = "rollout"
-) -> None:
+def count_failure(failures: Failures, reason: str, error: BaseException | None = None, what: str = "rollout") -> None:
     """Count and log a failure in one line, with its traceback the first time that this reason is seen.
 
-    What an engine failed at has none: nothing of it is in the code of an environment.
+    What an engine failed at has none: nothing of it is in the code of an environment. Of those that say the same one
+    after the other the first are shown, and the others at the level of debugging.
     """
     failures[reason] += 1
-    detail = f": {in_one_line(error)}" if error is not None else ""
+    said = in_one_line(error) if error is not None else ""
+    level = logging.DEBUG if said and said == failures.last and failures[reason] > _SHOWN_REPEATS else logging.WARNING
+    failures.last = said or failures.last
     traced = failures[reason] == 1 and not isinstance(error, InferenceError)
-    logger.warning("a %s failed (%s)%s", what, reason, detail, exc_info=error if traced else None)
+    detail = f": {said}" if said else ""
+    logger.log(level, "a %s failed (%s)%s", what, reason, detail, exc_info=error if traced else None)
 
 
 def in_one_line(error: BaseException) -> str:
@@ -57,7 +66,7 @@ def in_one_line(error: BaseException) -> str:
 async def collect_members(
     attempt: Callable[[], Awaitable[T | None]],
     count: int,
-    failures: Counter[str],
+    failures: Failures,
     retries: int = MEMBER_RETRIES,
 ) -> list[T]:
     """Run ``attempt`` for each of ``count`` members, at once, and return what succeeded, in the order of members.
@@ -74,7 +83,7 @@ async def collect_members(
     return [result for result in results if result is not None]
 
 
-async def _member(attempt: Callable[[], Awaitable[T | None]], failures: Counter[str], retries: int) -> T | None:
+async def _member(attempt: Callable[[], Awaitable[T | None]], failures: Failures, retries: int) -> T | None:
     for _ in range(1 + retries):
         try:
             result = await attempt()
@@ -106,7 +115,7 @@ def fewest_members(group_size: int) -> int:
     return min(2, group_size)
 
 
-def merge_items(items: Sequence[ScoredDataItem], failures: Counter[str]) -> ScoredDataGroup:
+def merge_items(items: Sequence[ScoredDataItem], failures: Failures) -> ScoredDataGroup:
     """One group from its members, with every key that they carry, unknown ones too.
 
     Where only some members carry a key with one entry per token, those without it are left out and counted: they

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from atroposlib.envs import metrics
 from atroposlib.envs.eval_results import Evaluation
+from atroposlib.envs.groups import Failures
 from atroposlib.envs.masking import masked
 from atroposlib.envs.queue_client import QueueClient
 from atroposlib.envs.recording import writing
@@ -31,7 +32,7 @@ class EnvReports:
     server: ServerManager
     queue_client: QueueClient
     pool: WorkerPool
-    rollout_failures: Counter[str]
+    rollout_failures: Failures
     dropped_groups: Counter[str]
     curr_step: int
     env_id: int | None
@@ -109,7 +110,8 @@ class EnvReports:
     def failure_summary(self) -> str:
         """Why rollouts and groups were left out so far, in one line."""
         reasons = self.rollout_failures + self.dropped_groups
-        return ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common()) or "no reason was given"
+        told = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common()) or "no reason was given"
+        return f"{told}; the last said: {self.rollout_failures.last}" if self.rollout_failures.last else told
 
     async def evaluate_log(
         self,

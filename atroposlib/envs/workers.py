@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from atroposlib.envs.config import EvalHandlingEnum
-from atroposlib.envs.groups import count_failure, failure_reason, first_error
+from atroposlib.envs.groups import Failures, count_failure, failure_reason, first_error
 from atroposlib.errors import ConfigError
 from atroposlib.type_definitions import Item
 
@@ -51,7 +51,7 @@ current_item: ContextVar[RunningItem | None] = ContextVar("current_item", defaul
 class WorkerPool:
     """The workers of one run, and its evaluation. Use as ``async with pool:``; what a task raises, the pool raises."""
 
-    def __init__(self, eval_handling: EvalHandlingEnum, eval_limit_ratio: float, failures: Counter[str]) -> None:
+    def __init__(self, eval_handling: EvalHandlingEnum, eval_limit_ratio: float, failures: Failures) -> None:
         self.workers: set[asyncio.Task[None]] = set()
         self.running_items: dict[str, RunningItem] = {}
         self.backlog: list[Item] = []

@@ -1,7 +1,6 @@
 """Members become a group; a failed one is a reason, never a score."""
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,13 +10,14 @@ from hypothesis import strategies as st
 from atroposlib.envs.config import BaseEnvConfig
 from atroposlib.envs.groups import (
     Admission,
+    Failures,
     as_groups,
     collect_members,
     fewest_members,
     merge_items,
     readable_messages,
 )
-from atroposlib.errors import ConfigError, RolloutInvalid
+from atroposlib.errors import ConfigError, EngineRefused, RolloutInvalid
 
 
 def item(**more: Any) -> Any:
@@ -42,7 +42,7 @@ async def test_members_run_at_once_and_come_in_their_order():
         await all_started.wait()
         return number
 
-    assert await collect_members(attempt, 3, Counter()) == [0, 1, 2]
+    assert await collect_members(attempt, 3, Failures()) == [0, 1, 2]
 
 
 async def test_a_failed_member_is_tried_twice_more_and_then_left_out():
@@ -54,10 +54,21 @@ async def test_a_failed_member_is_tried_twice_more_and_then_left_out():
             raise outcome
         return outcome
 
-    failures: Counter[str] = Counter()
+    failures = Failures()
     assert await collect_members(attempt, 1, failures) == ["third"]
     assert await collect_members(attempt, 1, failures) == []
     assert failures == {"engine died": 1, "no trajectory": 1, "ValueError": 3}
+
+
+async def test_failures_that_say_the_same_are_shown_three_times_and_kept_for_the_end(caplog):
+    async def attempt() -> str:
+        raise EngineRefused("400: no such model")
+
+    failures = Failures()
+    assert await collect_members(attempt, 4, failures) == []
+    assert failures == {"EngineRefused": 12}
+    assert failures.last == "400: no such model"
+    assert caplog.text.count("no such model") == 3
 
 
 async def test_a_wrong_setting_is_no_failure_but_an_error_and_ends_the_others():
@@ -74,7 +85,7 @@ async def test_a_wrong_setting_is_no_failure_but_an_error_and_ends_the_others():
         return "never"
 
     with pytest.raises(ConfigError, match=r"--env\.x"):
-        await collect_members(attempt, 2, Counter())
+        await collect_members(attempt, 2, Failures())
     assert ended == ["first", "cancelled"]
 
 
@@ -89,7 +100,7 @@ async def test_cancelling_a_group_cancels_and_awaits_its_members():
             await asyncio.sleep(0)
             ended.append(True)
 
-    task = asyncio.create_task(collect_members(attempt, 3, Counter()))
+    task = asyncio.create_task(collect_members(attempt, 3, Failures()))
     await running.wait()
     await asyncio.sleep(0)
     task.cancel()
@@ -107,7 +118,7 @@ def test_every_key_of_the_members_is_carried():
             item(inference_logprobs=[1.0, -1.0], overrides={"a": 1}, mine="x", generation_params={"temperature": 1}),
             item(inference_logprobs=[1.0, -2.0], distill_token_ids=None, group_overrides={"sft": True}),
         ],
-        Counter(),
+        Failures(),
     )
     assert merged["scores"] == [1.0, 1.0]
     assert merged["inference_logprobs"] == [[1.0, -1.0], [1.0, -2.0]]
@@ -119,7 +130,7 @@ def test_every_key_of_the_members_is_carried():
 
 
 def test_a_member_without_logprobs_beside_others_that_have_them_is_left_out():
-    failures: Counter[str] = Counter()
+    failures = Failures()
     merged = merge_items([item(inference_logprobs=[1.0, -1.0], scores=5.0), item()], failures)
     assert merged["scores"] == [5.0]
     assert failures == {"no inference_logprobs, unlike its group": 1}
@@ -130,7 +141,7 @@ KEYS = ["advantages", "ref_logprobs", "inference_logprobs", "overrides", "messag
 
 @given(st.lists(st.dictionaries(st.sampled_from(KEYS), st.lists(st.floats(-1, 0), min_size=2, max_size=2)), max_size=5))
 def test_all_lists_of_a_merged_group_have_one_entry_per_member(members):
-    merged = merge_items([item(**member) for member in members], Counter())
+    merged = merge_items([item(**member) for member in members], Failures())
     lengths = {len(value) for value in merged.values() if value is not None}
     assert len(lengths) <= 1
 

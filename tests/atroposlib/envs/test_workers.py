@@ -1,18 +1,18 @@
 """Every task has an owner, ends when its owner ends, and cleans up."""
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from atroposlib.envs.config import EvalHandlingEnum
+from atroposlib.envs.groups import Failures
 from atroposlib.envs.workers import WorkerPool, current_item, uninterrupted
 from atroposlib.errors import ConfigError
 
 
 def pool(handling: EvalHandlingEnum = EvalHandlingEnum.STOP_TRAIN, ratio: float = 0.5) -> WorkerPool:
-    return WorkerPool(handling, ratio, Counter())
+    return WorkerPool(handling, ratio, Failures())
 
 
 async def sleep_long(item_id: str) -> None:
@@ -34,7 +34,7 @@ async def test_a_worker_finds_its_item_and_forgets_it_when_done():
 
 
 async def test_an_item_that_takes_too_long_is_cancelled_counted_and_tried_once_more():
-    failures: Counter[str] = Counter()
+    failures = Failures()
     workers = WorkerPool(EvalHandlingEnum.NONE, 1.0, failures)
     item: dict[str, int] = {}
     async with workers:
@@ -60,7 +60,7 @@ async def test_a_timeout_inside_the_work_is_a_failure_of_its_own():
     async def work(item_id: str) -> None:
         raise TimeoutError("a socket")
 
-    failures: Counter[str] = Counter()
+    failures = Failures()
     async with WorkerPool(EvalHandlingEnum.NONE, 1.0, failures) as workers:
         workers.start("item", work, 60)
     assert failures == {"TimeoutError": 1}
