@@ -13,16 +13,38 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
 
 import trainer
 
+Test = TypeVar("Test", bound=Callable[..., Any])
 VLLM_PYTHON = os.environ.get("VLLM_PYTHON")
 POLICY = Path(trainer.__file__).parent / "tiny_policy"
 MAX_MODEL_LEN = 1024
+FLAGS_FOR_POLICY = (
+    *("--max-model-len", str(MAX_MODEL_LEN)),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+)
 START_TIMEOUT_S = 300
+WITH_VLLM = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(VLLM_PYTHON is None, reason="VLLM_PYTHON names no interpreter that has vLLM"),
+]
+"""Marks of what needs one."""
+
+
+def with_vllm(test: Test) -> Test:
+    """Mark a test as one of these."""
+    for mark in WITH_VLLM:
+        test = mark(test)
+    return test
 
 
 @contextmanager
@@ -46,15 +68,16 @@ def serving_embedded() -> Iterator[str]:
 
 
 @contextmanager
-def serving_vllm(log: Path) -> Iterator[str]:
-    """A real vLLM over the shipped policy; yields its URL."""
+def serving_vllm(
+    log: Path, model: Path = POLICY, flags: Sequence[str] = FLAGS_FOR_POLICY, **variables: str
+) -> Iterator[str]:
+    """A real vLLM over the shipped policy, or another model; yields its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [
-        *(str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(POLICY)),
+        *(str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
         *("--served-model-name", "policy", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
-        *("--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager", "--generation-config", "vllm"),
-        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        *("--enforce-eager", "--generation-config", "vllm", *flags),
     ]
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -62,6 +85,7 @@ def serving_vllm(log: Path) -> Iterator[str]:
         "VLLM_NO_USAGE_STATS": "1",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
+        **variables,
     }
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | settings, start_new_session=True)

@@ -10,17 +10,12 @@ from tests.atroposlib.envs.server_handling.proxies import serving_proxy
 from tests.atroposlib.envs.server_handling.real_engines import (
     MAX_MODEL_LEN,
     POLICY,
-    VLLM_PYTHON,
+    WITH_VLLM,
     serving_embedded,
+    with_vllm,
 )
 from tests.atroposlib.envs.server_handling.tools import TOOLS
 
-WITH_VLLM = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(VLLM_PYTHON is None, reason="VLLM_PYTHON names no interpreter that has vLLM"),
-]
 PROMPT = [5, 6, 7, 8, 9]
 CLOSE = 1e-3
 """Two logprobs nearer than this may change places between engines."""
@@ -150,10 +145,7 @@ async def test_a_program_is_recorded_through_the_proxy(manager, tokenizer):
     assert node.logprobs == pytest.approx(itself.logprobs, abs=CLOSE)
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-@pytest.mark.skipif(VLLM_PYTHON is None, reason="VLLM_PYTHON names no interpreter that has vLLM")
+@with_vllm
 async def test_the_same_episode_gives_the_same_ids_on_both_engines(embedded, vllm, tokenizer):
     async with manager_of(embedded) as ours, manager_of(vllm) as theirs:
         one, other = await episode(ours, tokenizer), await episode(theirs, tokenizer)

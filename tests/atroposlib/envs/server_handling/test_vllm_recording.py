@@ -9,7 +9,7 @@ import pytest
 from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerManager
 from atroposlib.errors import EngineRefused
 from scripts import record_vllm
-from tests.atroposlib.envs.server_handling.real_engines import VLLM_PYTHON
+from tests.atroposlib.envs.server_handling.real_engines import with_vllm
 from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, serving
 from tests.atroposlib.envs.server_handling.vllm_recording import (
     Exchange,
@@ -188,10 +188,7 @@ async def test_the_client_tells_a_refusal_in_the_words_of_vllm(replayed, name):
 # the recording and a real vLLM
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-@pytest.mark.skipif(VLLM_PYTHON is None, reason="VLLM_PYTHON names no interpreter that has vLLM")
+@with_vllm
 def test_vllm_still_answers_as_it_was_recorded(vllm):
     now = record_vllm.record(vllm)
     before = {name: form(each) for name, each in EXCHANGES.items()}
