@@ -22,7 +22,6 @@ import itertools
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -30,7 +29,7 @@ from typing import Any, ClassVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 from atroposlib.envs.delivery import leave_out
-from atroposlib.envs.groups import collect_members, fewest_members, merge_items
+from atroposlib.envs.groups import Failures, collect_members, fewest_members, merge_items
 from atroposlib.envs.server_handling.server_manager import EngineFacts
 from atroposlib.errors import ConfigError
 from atroposlib.wire import ScoredDataGroup, ScoredDataItem
@@ -308,7 +307,7 @@ class HermesAgentBaseEnv(BaseEnv):
         key = progress.key(index, item, messages)
         sample = progress.find(key)
         if sample is None:
-            reasons: Counter[str] = Counter()
+            reasons = Failures()
             graded = await collect_members(functools.partial(self._evaluate_once, item, messages), 1, reasons)
             sample = graded[0] if graded else invalid_sample(messages, ", ".join(reasons))
             progress.add(key, sample)

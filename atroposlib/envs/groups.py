@@ -45,14 +45,15 @@ def failure_reason(error: BaseException) -> str:
 def count_failure(failures: Failures, reason: str, error: BaseException | None = None, what: str = "rollout") -> None:
     """Count and log a failure in one line, with its traceback the first time that this reason is seen.
 
-    What an engine failed at has none: nothing of it is in the code of an environment. Of those that say the same one
-    after the other the first are shown, and the others at the level of debugging.
+    Where an engine failed, or a rollout was found invalid, no code of an environment did, and there is none. Of those
+    that say the same one after the other the first are shown, and the others at the level of debugging.
     """
     failures[reason] += 1
     said = in_one_line(error) if error is not None else ""
     level = logging.DEBUG if said and said == failures.last and failures[reason] > _SHOWN_REPEATS else logging.WARNING
     failures.last = said or failures.last
-    traced = failures[reason] == 1 and not isinstance(error, InferenceError)
+    ours = isinstance(error, InferenceError) or (isinstance(error, RolloutInvalid) and error.__cause__ is None)
+    traced = failures[reason] == 1 and not ours
     detail = f": {said}" if said else ""
     logger.log(level, "a %s failed (%s)%s", what, reason, detail, exc_info=error if traced else None)
 

@@ -71,6 +71,18 @@ async def test_failures_that_say_the_same_are_shown_three_times_and_kept_for_the
     assert caplog.text.count("no such model") == 3
 
 
+@pytest.mark.parametrize(
+    ("error", "traced"),
+    [(RolloutInvalid("engine_error", "it said 400"), False), (ValueError("of the user"), True)],
+)
+async def test_only_what_code_of_an_environment_may_have_raised_has_a_traceback(error, traced, caplog):
+    async def attempt() -> str:
+        raise error
+
+    assert await collect_members(attempt, 1, Failures()) == []
+    assert [bool(record.exc_info) for record in caplog.records] == [traced, False, False]
+
+
 async def test_a_wrong_setting_is_no_failure_but_an_error_and_ends_the_others():
     ended = []
 
