@@ -6,6 +6,8 @@ Also a program: ``python -m tests.atroposlib.envs.counting_env serve | process |
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -79,6 +81,31 @@ class CountingEnv(BaseEnv):
         self.evaluations.append(self.curr_step)
         samples = [{"n": n} for n in range(1, self.config.eval_samples + 1)]
         await self.evaluate_log({"eval/score": 0.5, "odd": object(), "none": None}, samples=samples)
+
+
+class ChatEnv(CountingEnv):
+    """Asks an engine that the environment names itself."""
+
+    @classmethod
+    def config_init(cls):
+        config, _ = super().config_init()
+        return config.model_copy(update={"ask_engine": True}), APIServerConfig(
+            base_url="http://127.0.0.1:9/v1", wait_s=0
+        )
+
+
+def run(env_class: type[BaseEnv], *words: str) -> int:
+    """Exit code of ``env_class.cli()`` for these words."""
+    try:
+        env_class.cli(words)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The groups or samples of a JSONL file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 if __name__ == "__main__":
