@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 from sandboxes.errors import SandboxClosed, SandboxStartError, SandboxTimeout
+from sandboxes.forks import keep_from_children
 from sandboxes.frames import (
     CHUNK,
     INPUT_WINDOW,
@@ -195,6 +196,7 @@ class Channel:
         Raises: SandboxStartError where it does not come. The streams are closed then.
         """
         channel = cls(reader, writer)
+        keep_from_children(channel)
         channel._read_task = asyncio.create_task(channel._read(), name="sandbox channel")
         try:
             async with asyncio.timeout(timeout_s):
@@ -214,6 +216,11 @@ class Channel:
     def closed(self) -> bool:
         """Whether the box is gone or was closed."""
         return self._ending is not None
+
+    def descriptor(self) -> int:
+        """Of the connection to the box; -1 where it is closed, or has none."""
+        connection = self._writer.get_extra_info("socket")
+        return -1 if connection is None else int(connection.fileno())
 
     async def begin(self, command: Command) -> Call:
         """Send a command. Whoever calls this sees to its end: ``wait``, or ``kill``.

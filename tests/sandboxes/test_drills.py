@@ -9,6 +9,7 @@ import asyncio
 import errno
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -160,6 +161,52 @@ def kill_at_random_moments(backend: str, mark: str, count: int) -> set[int]:
             for owner in owners:
                 owner.kill()
     return {owner.pid for owner in owners}
+
+
+FORKED_OWNER = """
+import asyncio, os, sys, time
+from sandboxes import SandboxSpec, open_sandbox
+
+backend, image, mark = sys.argv[1:]
+
+async def main():
+    async with open_sandbox(backend, SandboxSpec(image=image or None)) as box:
+        await box.start(f"sleep {mark}")
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        await box.exec("true")
+        print("ready", flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.usefixtures("spec")
+async def test_a_box_ends_with_its_owner_though_a_child_that_this_forked_lives_on(backend: str, mark: str):
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        FORKED_OWNER,
+        backend,
+        BUSYBOX if backend == "docker" else "",
+        mark,
+    ]
+    environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"ready\n"
+            await until(lambda: len(sleepers(mark)) == 1)
+            owner.kill()
+            owner.wait()
+            await until(lambda: sleepers(mark) == [])
+        finally:
+            os.killpg(owner.pid, signal.SIGKILL)
+    await until_swept({owner.pid}, backend)
 
 
 # ---- calls are cancelled
