@@ -14,8 +14,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-import orjson
-
 from atroposlib.envs.server_handling.completions import (
     in_portions,
     merge_choices,
@@ -27,13 +25,13 @@ from atroposlib.envs.server_handling.generation import (
     BROKEN_OFF,
     EngineFacts,
     Generation,
-    PromptIds,
     SampledTokens,
     TokensAndLogprobs,
     merge_generations,
 )
 from atroposlib.envs.server_handling.http_client import EngineBusy, EngineHttp, Shorten
 from atroposlib.envs.server_handling.known_text import KNOWN_TEXT
+from atroposlib.envs.server_handling.prompt_echo import ECHOED, without_echo
 from atroposlib.envs.server_handling.reasoning import ReasoningConfig
 from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
 from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, InferenceError, NotTokenExact
@@ -47,9 +45,6 @@ T = TypeVar("T")
 
 PROBE_PROMPT = [1]
 HEALTH_TIMEOUT_S = 10.0
-ECHOED = "as sent"
-"""Stands in an answer for the ids of the prompt, where they are those that were sent."""
-_ECHOED_JSON = orjson.dumps(ECHOED)
 MODELS_IN_ERROR = 20
 
 
@@ -269,7 +264,7 @@ class HttpEngine(APIServer):
 
     async def _generate_as_stock(self, prompt: Any, kwargs: dict[str, Any]) -> Generation:
         asked = {"logprobs": 0, "return_token_ids": True}
-        answer = await self._post("completions", {**kwargs, **asked, "prompt": prompt}, _without_echo(prompt))
+        answer = await self._post("completions", {**kwargs, **asked, "prompt": prompt}, without_echo(prompt))
         choices = self._choices_of(answer)
         echoed = choices[0].get("prompt_token_ids") or answer.get("prompt_token_ids")
         echoed = prompt if echoed == ECHOED else echoed
@@ -360,24 +355,6 @@ def policy_version(choice: dict[str, Any], answer: dict[str, Any]) -> str | None
             if holder.get(name) is not None:
                 return str(holder[name])
     return None
-
-
-def _without_echo(prompt: Any) -> Shorten | None:
-    """Compares the echo of a long prompt byte by byte and takes it out, before every id of it is read."""
-    if not isinstance(prompt, PromptIds):
-        return None
-    key, echo = b'"prompt_token_ids":', prompt.json
-
-    def shorten(content: bytes) -> bytes:
-        kept, position = [], 0
-        while (start := content.find(key, position)) >= 0:
-            start += len(key)
-            same = content[start : start + len(echo)] == echo
-            kept += [content[position:start], _ECHOED_JSON if same else b""]
-            position = start + len(echo) if same else start
-        return b"".join([*kept, content[position:]])
-
-    return shorten
 
 
 def _names(models: list[dict[str, Any]]) -> str:
