@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def run_program(
     program: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser, argv: Sequence[str] | None
 ) -> int:
-    """Parse and run; the exit code is 2 for a wrong flag, 130 for Ctrl-C, 1 for whatever else went wrong."""
+    """Parse and run; the exit code is 2 for a wrong flag or file, 130 for Ctrl-C, 1 for whatever else went wrong."""
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
