@@ -237,7 +237,7 @@ class SandboxPool:
         waiting = Counter(waiter.key for waiter in self._waiters)
         short = []
         for key, spec in self._kept.items():
-            missing = self._warm - len(self._ready[key]) - self._coming[key] + waiting[key]
+            missing = self._warm - len(self._ready[key]) - self._coming.get(key, 0) + waiting[key]
             short += [(key, spec)] * max(0, missing)
         return [] if self._unserved() else short
 
@@ -261,6 +261,8 @@ class SandboxPool:
             self._place(key, box)
         finally:
             self._coming[key] -= 1
+            if not self._coming[key]:
+                del self._coming[key]  # a run may ask for many specs, each once
         self._serve()
 
     async def _warm_up(self, box: Sandbox) -> None:

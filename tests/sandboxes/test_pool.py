@@ -275,6 +275,16 @@ async def test_boxes_stand_ready_for_the_last_few_specs_only(backend):
         await until(lambda: backend.living() == 8)
 
 
+async def test_a_spec_that_was_asked_for_once_is_not_remembered(backend):
+    backend.fail = True
+    async with SandboxPool(backend.start) as pool:
+        for number in range(50):
+            with pytest.raises(SandboxStartError):
+                await pool.take(SandboxSpec(env={"A": str(number)}))
+        assert len(pool._coming) <= 1
+        assert len(pool._ready) <= 8
+
+
 @pytest.mark.parametrize("sizes", [{"starting": 0}, {"warm": -1}, {"queue": 0}])
 async def test_sizes_that_make_no_sense_are_refused(backend, sizes):
     with pytest.raises(ValueError, match="must be at least"):
