@@ -16,7 +16,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from statistics import fmean, pstdev
 
 from atroposlib.tracking import Tracker, make_tracker
@@ -84,8 +84,15 @@ class TrainingRun:
             finally:
                 self._save()
                 tracker.finish()
+            self._outlast_environments()
         if self._signal is not None and self._step < config.training_steps:
             raise Interrupted(self._signal)
+
+    def _outlast_environments(self) -> None:
+        """Keep the engine of this process up for evaluations at the end of the run."""
+        if self._signal is None and self._config.engine_url is None:
+            with suppress(Stopped):
+                self._source.wait_for_environments()
 
     def _train_on_batches(self, tracker: Tracker) -> None:
         self._publish(self._step)

@@ -67,6 +67,27 @@ class TrajectorySource:
                 logger.info("Waiting for a batch since %.0f s. %s", said - started, self._why_none())
             self._wait(_POLL_S)
 
+    def wait_for_environments(self) -> None:
+        """Wait until none is connected: one that evaluates at the end of a run still asks the engine.
+
+        Raises: Stopped.
+        """
+        said = False
+        while connected := self._connected():
+            if not said:
+                logger.info(
+                    "Training is done; the engine stays until the environments have ended (%d left). Ctrl-C ends it.",
+                    connected,
+                )
+                said = True
+            self._wait(_POLL_S)
+
+    def _connected(self) -> int:
+        try:
+            return int(self._client.get("/status").body.get("connected_envs", 0))
+        except (Unreachable, Refused):
+            return 0
+
     def _why_none(self) -> str:
         status = self._persistently(lambda: self._client.get("/status")).body
         wanted = "" if self._registration is None else f" of {self._registration.batch_size}"

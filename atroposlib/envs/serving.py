@@ -7,6 +7,7 @@ environment waits, registers again and goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -70,6 +71,10 @@ async def _collect(env: BaseEnv) -> None:
     while env.pool.workers:
         await env.pool.wait(POLL_S)
     env.pool.start_due_evaluation(env.evaluate)
+    while env.pool.evaluation is not None:
+        with contextlib.suppress(QueueError):
+            await env.get_status()  # a sign of life, for which the trainer keeps its engine
+        await env.pool.wait(POLL_S)
 
 
 def _hesitation(env: BaseEnv) -> float:

@@ -174,6 +174,21 @@ def test_full_disk_ends_the_trainer_by_name_and_its_last_checkpoint_stays(
         assert process.wait(timeout=60) == 0
 
 
+def test_engine_stays_until_the_last_environment_has_ended(run: tuple[list[str], Path, TrajectoryServer]) -> None:
+    flags, folder, server = run
+    engine, queue = JsonClient(f"http://127.0.0.1:{flags[3]}"), JsonClient(server.url)
+    with _trainer(*flags, "--training-steps", "4") as process:
+        wait_until(lambda: len(_metrics(folder)) >= 1)
+        env_id = queue.post("/register-env", {"max_token_length": 64, "group_size": GROUP}).body["env_id"]
+        wait_until(lambda: (folder / "step_4").exists())
+        time.sleep(0.5)
+        assert engine.get("/v1/models").body["data"]
+        queue.post("/disconnect-env", {"env_id": env_id})
+        said = process.communicate(timeout=30)[1]
+    assert process.returncode == 0
+    assert "the engine stays until the environments have ended (1 left)" in said
+
+
 def test_interrupted_trainer_saves_what_it_has_learned(run: tuple[list[str], Path, TrajectoryServer]) -> None:
     flags, folder, _ = run
     with _trainer(*flags, "--training-steps", "1000", "--checkpoint-interval", "1000") as process:

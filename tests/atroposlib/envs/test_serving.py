@@ -258,6 +258,23 @@ async def test_the_last_evaluation_is_awaited(url):
     assert len(env.workers_seen) == 10
 
 
+async def test_an_environment_gives_signs_of_life_while_it_evaluates_at_the_end(url):
+    class Waiting(CountingEnv):
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            self.evaluations.append(self.curr_step)
+            for _ in range(2):
+                self.status_dict.pop("current_step", None)
+                await until(lambda: "current_step" in self.status_dict)
+
+    trainer = Trainer(url)
+    await trainer.register(num_steps=2)
+    env = environment(url, Waiting, steps_per_eval=2)
+    async with running(env) as task, asyncio.timeout(30):
+        await trainer.take(2)
+        await task
+    assert env.evaluations == [2]
+
+
 async def test_an_environment_goes_on_from_its_checkpoint(url, tmp_path):
     folder = tmp_path / "env_checkpoints" / "counting_0"
     folder.mkdir(parents=True)
