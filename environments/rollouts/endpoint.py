@@ -72,7 +72,12 @@ async def _serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
             yield
 
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=1, timeout_keep_alive=KEEP_ALIVE_S
+        app,
+        log_config=None,
+        log_level="warning",  # that each rollout's server comes and goes is nothing to tell
+        access_log=False,
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="agent endpoint")

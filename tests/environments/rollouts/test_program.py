@@ -153,6 +153,14 @@ async def test_a_program_in_its_box_is_graded_and_recorded_token_by_token(backen
     assert env.result.final_response == "done"
 
 
+async def test_the_server_of_a_rollout_comes_and_goes_without_a_word(caplog):
+    caplog.set_level("INFO")
+    env = make(python(BARE), by_turn(COMMAND))
+    item, _ = await env.collect_trajectory(ITEM)
+    assert item["scores"] == 1.0
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
+
+
 async def test_openais_client_for_python_runs_unchanged():
     env = make(python(WITH_OPENAI, shlex.quote(sys.executable)), by_turn(CALL), agent_temperature=0.5)
     item, _ = await env.collect_trajectory(ITEM)
