@@ -297,6 +297,10 @@ class Channel:
         """Let the box run on so many of the machine's cores, from the ``first`` on in a ring. Raises: SandboxClosed."""
         self.send_soon(Frame(Kind.CORES, _NO_CALL, encode_cores(count, first)))
 
+    def filter_calls(self, program: bytes) -> None:
+        """Hold the box to a seccomp program from now on, where its kernel takes it. Raises: SandboxClosed."""
+        self.send_soon(Frame(Kind.FILTER, _NO_CALL, program))
+
     async def kill_all(self) -> int:
         """Kill all processes of the box but the runner; returns how many. Raises: SandboxClosed, SandboxTimeout."""
         return (await self._ask(Kind.KILL_ALL)).done.status

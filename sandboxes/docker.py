@@ -39,6 +39,7 @@ from sandboxes.docker_stream import attach
 from sandboxes.errors import SandboxError, SandboxFileError, SandboxStartError
 from sandboxes.image_build import built_image
 from sandboxes.image_store import Image, find_image
+from sandboxes.namespaces.seccomp import container_filter
 from sandboxes.processor import cores_of
 from sandboxes.rootfs import AGENT_UID
 from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox
@@ -140,6 +141,7 @@ async def _start(client: DockerClient, image: Image, spec: SandboxSpec, undo: As
     await _in_thread(container.start)
     channel = await Channel.open(stream, stream)
     undo.push_async_callback(channel.close)
+    channel.filter_calls(container_filter())
     channel.keep_to_cores(*cores_of(spec.cpus))
     box = DockerSandbox(box_id, spec, channel, container, image)
     await box._prepare()

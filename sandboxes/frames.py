@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 FRAME_LIMIT = 4 << 20
 CHUNK = 64 << 10
 INPUT_WINDOW = 256 << 10
@@ -35,6 +35,7 @@ class Kind(IntEnum):
     KILL_ALL = 6
     CREDIT = 7
     CORES = 8
+    FILTER = 9
     HELLO = 16
     OUT = 17
     ERR = 18

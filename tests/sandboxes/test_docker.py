@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import os
 import socket
@@ -138,6 +139,22 @@ async def test_a_box_has_no_network(box):
             result = await box.exec(["nc", "-w", "2", address, str(port)])
             assert result.exit_code != 0, address
     assert (await box.exec("ls /sys/class/net")).output.split() == ["lo"]
+
+
+async def test_no_socket_leads_past_the_network_namespace(docker_client):
+    if not images.exists(docker_client, images.BOOKWORM):
+        pytest.skip(f"{images.BOOKWORM} is not built: {images.BUILD_COMMAND} bookworm")
+    attempts = """
+import ctypes, os, socket
+try: socket.socket(40, socket.SOCK_STREAM)
+except OSError as error: print(error.errno)
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.syscall(425, 8, 0), os.strerror(ctypes.get_errno()))
+print(socket.socketpair()[0].family.name, socket.socket().family.name)
+"""
+    async with box_of(images.BOOKWORM) as box:
+        tried = await box.exec(["python3", "-c", attempts])
+        assert tried.output == f"{errno.EAFNOSUPPORT}\n-1 Function not implemented\nAF_UNIX AF_INET\n"
 
 
 async def test_a_box_without_network_still_speaks_to_itself_by_name(box):

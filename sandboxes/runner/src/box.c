@@ -5,8 +5,6 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <net/if.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,11 +21,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "filter.h"
 #include "guard.h"
 #include "image.h"
 #include "mounts.h"
 
-enum { PATH_LIMIT = 4096, FILTER_LIMIT = 4096, SMALL = 64 << 10, SHARED_MEMORY = 64 << 20 };
+enum { PATH_LIMIT = 4096, FILTER_LIMIT = 32 << 10, SMALL = 64 << 10, SHARED_MEMORY = 64 << 20 };
 
 /* ---- the root: put together at /new, with the host's at /old ---------------------------------------------------- */
 
@@ -241,19 +240,18 @@ static void give_up_capabilities(const struct plan *plan) {
     if (syscall(SYS_capset, &header, data)) plan_fail("cannot give up capabilities", NULL);
 }
 
-static void filter_calls(int filter) {
-    static struct sock_filter instructions[FILTER_LIMIT];
-    ssize_t length = pread(filter, instructions, sizeof instructions, 0);
+static void filter_by(int file) {
+    static char program[FILTER_LIMIT];
+    ssize_t length = pread(file, program, sizeof program, 0);
     if (length <= 0) plan_fail("cannot read the seccomp filter", NULL);
-    struct sock_fprog program = {(unsigned short)((size_t)length / sizeof *instructions), instructions};
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) plan_fail("cannot filter system calls", NULL);
-    close(filter);
+    if (!filter_calls(program, (size_t)length)) plan_fail("cannot filter system calls", NULL);
+    close(file);
 }
 
 static void give_up_rights(const struct plan *plan) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) plan_fail("cannot give up new rights", NULL);
     give_up_capabilities(plan);
-    if (plan->seccomp >= 0) filter_calls(plan->seccomp);
+    if (plan->seccomp >= 0) filter_by(plan->seccomp);
 }
 
 /* ---- entering ---------------------------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@
      KILL_ALL   kill every process of the box but this one; DONE carries how many there were
      CREDIT     `u32` more bytes that may be sent as OUT of a streamed command
      CORES      `u32 count, u32 first`: from now on keep to that many of the cores, which are counted in a ring; no answer
+     FILTER     a seccomp program for all that the box runs from now on; no answer, nothing where the kernel takes none
 
    runner to client
      HELLO      `u32 version, u32 pid, u32 uid` (id 0), once, when it is ready
@@ -30,7 +31,7 @@
 #include <stdint.h>
 
 enum {
-    PROTOCOL_VERSION = 2,
+    PROTOCOL_VERSION = 3,
     FRAME_HEADER = 9,
     FRAME_LIMIT = 4 << 20,
     CHUNK = 64 << 10,
@@ -40,7 +41,7 @@ enum {
     STATE_LIMIT = 512 << 10,
 };
 
-enum kind { RUN = 1, INPUT, INPUT_END, KILL, PEEK, KILL_ALL, CREDIT, CORES, HELLO = 16, OUT, ERR, DONE };
+enum kind { RUN = 1, INPUT, INPUT_END, KILL, PEEK, KILL_ALL, CREDIT, CORES, FILTER, HELLO = 16, OUT, ERR, DONE };
 
 enum {
     RUN_SHELL = 1,   /* the first argument is shell text, the others its $1, …: bash where there is one, else sh */

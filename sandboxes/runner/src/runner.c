@@ -29,6 +29,7 @@
 #include "command.h"
 #include "cores.h"
 #include "drain.h"
+#include "filter.h"
 #include "guard.h"
 #include "plan.h"
 #include "protocol.h"
@@ -120,6 +121,7 @@ static void handle(const struct frame *frame) {
         case RUN: run(frame); break;
         case PEEK: peek(frame, number_of(frame)); break;
         case CORES: keep_to_cores(frame); break;
+        case FILTER: filter_calls(frame->payload, frame->length); break;
         case KILL_ALL: kill_all(frame->id); break;
         case INPUT: if (command) command_input(command, frame->payload, frame->length); break;
         case INPUT_END: if (command) command_input_end(command); break;
