@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,12 @@ async def deliver(env: BaseEnv, collected: object, item: Item, *, sending: bool,
         if refusal is not None:
             leave_out(env, refusal)
             continue
-        await _note(env, group, item)
+        try:
+            await _note(env, group, item)
+        except asyncio.CancelledError:
+            if sending:  # it is whole: what is unsent at the end of the process is sent then
+                env.queue_client.keep(group)
+            raise
         if not sending or await _send(env, group):
             env.items_sent_this_step += 1
 

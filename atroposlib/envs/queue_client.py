@@ -115,13 +115,21 @@ class QueueClient:
     async def send(self, group: Mapping[str, Any]) -> bool:
         """Send a group; ``False`` if the server could not take it now, so that it is kept for ``send_unsent``.
 
-        Waits while as many groups as may be kept are unsent. Raises: GroupRefused, after which the group is forgotten.
+        Waits while as many groups as may be kept are unsent; cancelled meanwhile, it keeps this one, too. Raises:
+        GroupRefused, after which the group is forgotten.
         """
-        async with self._room:
-            await self._room.wait_for(lambda: len(self._unsent) < self.max_unsent)
-        group_id = str(group.get("group_id") or uuid.uuid4().hex)
-        self._unsent[group_id] = _Unsent(group, sending=True)
+        try:
+            async with self._room:
+                await self._room.wait_for(lambda: len(self._unsent) < self.max_unsent)
+        finally:
+            group_id = self.keep(group)
         return await self._send_kept(group_id)
+
+    def keep(self, group: Mapping[str, Any]) -> str:
+        """Hold a group that was not sent yet for ``send_unsent``, without waiting; returns its ``group_id``."""
+        group_id = str(group.get("group_id") or uuid.uuid4().hex)
+        self._unsent[group_id] = _Unsent(group)
+        return group_id
 
     async def send_unsent(self) -> int:
         """Try again what was kept; return how many groups the server now has. A refused one is logged, and gone."""

@@ -178,6 +178,17 @@ async def test_what_is_kept_is_bounded():
         assert client.unsent == 0
 
 
+async def test_a_group_that_waits_for_room_is_kept_where_its_sender_is_cancelled():
+    server = TroubledServer()
+    server.answers = [(503, {})]
+    async with server.serving() as client:
+        client.max_unsent = 1
+        assert not await client.send(group(1))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.send(group(2)), 0.05)
+        assert client.unsent == 2
+
+
 async def test_a_date_as_retry_after_is_taken_for_a_second():
     server = TroubledServer()
     server.answers = [(503, {})]

@@ -84,6 +84,25 @@ async def test_no_more_is_collected_than_may_be_ahead_of_the_trainer(url):
     assert queued <= 16
 
 
+async def test_a_group_that_is_being_noted_when_the_environment_ends_still_reaches_the_trainer(
+    url, monkeypatch, tmp_path
+):
+    noting = asyncio.Event()
+
+    async def note(self: BaseEnv, *group_and_item: object) -> None:
+        noting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(CountingEnv, "add_rollouts_for_wandb", note)
+    trainer = Trainer(url)
+    await trainer.register(batch_size=2)
+    await trainer.start()
+    async with running(environment(url, items=1, metrics_dir=str(tmp_path))), asyncio.timeout(10):
+        await noting.wait()
+    async with asyncio.timeout(10):
+        assert [numbers(batch) for batch in await trainer.take(1)] == [[1]]
+
+
 async def test_the_environment_may_be_started_before_server_and_trainer():
     server = ServerProcess()
     env = environment(server.url)
