@@ -52,7 +52,8 @@ class BaseEnvConfig(BaseModel):
     batch_size: int = Field(-1, description="Sequences of a training batch, where the trainer does not say; -1: none.")
     max_batches_offpolicy: int = Field(3, ge=0, description="Batches collected ahead of the trainer.")
     tokenizer_name: str = Field(
-        "NousResearch/DeepHermes-3-Llama-3-3B-Preview", description="Tokenizer: a folder or a name on the Hub."
+        "NousResearch/DeepHermes-3-Llama-3-3B-Preview",
+        description="Tokenizer: a folder or a name on the Hub; that of the engine's model where nobody sets it.",
     )
     use_wandb: bool = Field(True, description="Send metrics to wandb (offline without a key, JSONL without wandb).")
     metrics_dir: str | None = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,9 @@ class Counter(AgentEngine):
         return found[1]
 
 
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of the skill."""
-    return re.findall(rf"^```{language}\n(.*?)^```", SKILL.read_text(), re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: Path = SKILL) -> list[str]:
+    """The fenced blocks of the skill, or of another page of it."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def commands(mode: str, engine_url: str) -> list[str]:
@@ -73,3 +74,26 @@ def test_the_sample_is_evaluated_on_items_of_its_own(folder):
     play(folder, "evaluate")
     results = json.loads((folder / "results" / "metrics.json").read_text())["results"]["all"]
     assert (results["eval/num_samples"], results["eval/num_invalid"], results["eval/success_rate"]) == (20, 0, 1.0)
+
+
+def test_the_plain_sample_collects_groups_and_is_evaluated(tmp_path):
+    (source,) = blocks("python", SKILL.parent / "references" / "base-env.md")
+    (tmp_path / "sums_env.py").write_text(source)
+    save_tokenizer(tmp_path / "tokenizer")
+    flags = ("--env.tokenizer_name", "tokenizer", "--env.use_wandb", "false", "--env.total_steps", "2")
+    kept = {
+        "process": ("--env.data_path_to_save_groups", "out.jsonl"),
+        "evaluate": ("--env.data_dir_to_save_evals", "results"),
+    }
+    with serving_in_a_thread(Counter()) as url:
+        for mode, where in kept.items():
+            words = [sys.executable, "sums_env.py", mode, "--openai.base_url", f"{url}/v1", *flags, *where]
+            ended = run(words, tmp_path)
+            assert ended.returncode == 0, ended.stdout + ended.stderr
+    groups = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [[len(group[key]) for key in ("tokens", "masks", "inference_logprobs", "scores")] for group in groups] == [
+        [4, 4, 4, 4],
+        [4, 4, 4, 4],
+    ]
+    results = json.loads((tmp_path / "results" / "metrics.json").read_text())["results"]["all"]
+    assert results["eval/success_rate"] == 0.0
