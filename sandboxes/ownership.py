@@ -45,6 +45,7 @@ class OwnerState(Enum):
     DEAD = "dead"
     EARLIER_BOOT = "of an earlier boot, or of another machine"
     OTHER_NAMESPACE = "in another pid namespace"
+    HIDDEN = "of a user whose processes this one may not see"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class Owner:
             return OwnerState.EARLIER_BOOT
         if self.pid_namespace != _pid_namespace():
             return OwnerState.OTHER_NAMESPACE
-        return OwnerState.ALIVE if process_start_ticks(self.pid) == self.start_ticks else OwnerState.DEAD
+        if process_start_ticks(self.pid) == self.start_ticks:
+            return OwnerState.ALIVE
+        return OwnerState.HIDDEN if _is_hidden(self.pid) else OwnerState.DEAD
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,17 @@ def process_start_ticks(pid: int) -> int | None:
     if fields[0] in (b"Z", b"X"):
         return None
     return int(fields[_START_TICKS_FIELD])
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process of another user is there that /proc does not show (mounted with ``hidepid``)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not Path(f"/proc/{pid}").exists()
+    except (ProcessLookupError, OverflowError):
+        return False
+    return False
 
 
 def _start_ticks_without_proc(pid: int) -> int | None:

@@ -112,6 +112,18 @@ def test_a_zombie_owns_nothing_any_more():
         assert owner.state() is OwnerState.DEAD
 
 
+def test_an_owner_that_proc_hides_from_this_user_is_not_dead():
+    another = (
+        "import os, sys; from sandboxes.ownership import Owner\n"
+        "os.setgroups([]); os.setgid(60001); os.setuid(60001); print(Owner.parse(sys.argv[1]).state().name)"
+    )
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$@"', "sh"]
+    if subprocess.run([*hidden, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    command = [*hidden, sys.executable, "-c", another, str(Owner.current())]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "HIDDEN\n"
+
+
 @pytest.mark.parametrize("text", ["", "1:2:3", "1:2:ab:4:5", "x:2:ab:4"])
 def test_what_is_no_owner_is_refused(text):
     with pytest.raises(ValueError, match="is not <pid>"):
