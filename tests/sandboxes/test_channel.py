@@ -228,6 +228,16 @@ async def test_a_stream_left_early_is_killed(channel: Channel):
     assert finished.done.status == 137
 
 
+async def test_a_stream_left_after_its_command_ended_is_over_too(channel: Channel):
+    """What the window does not hold is in the pipe of a command that is gone."""
+    async with channel.streaming(Command(("head", "-c", str((1 << 20) + 30_000), "/dev/zero"))) as call:
+        async with asyncio.timeout(10):
+            while (await channel.peek(call)).done.running:
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await call.wait()
+
+
 async def test_the_runner_takes_what_it_is_sent_and_sends_what_is_taken(channel: Channel):
     """A reader that is slow to take output slows the command, not the memory of either side."""
     received = 0

@@ -170,8 +170,9 @@ static void read_rest(struct command *command) {
 /* ---- its end -------------------------------------------------------------------------------------------------- */
 
 void command_kill(struct command *command) {
-    if (command->exited || command->stopping) return;
-    command->stopping = true;
+    if (command->stopping) return;
+    command->stopping = true; /* also one that has ended: what it streamed is taken by nobody any more */
+    if (command->exited) return;
     command->deadline_us = now_us() + GIVE_UP_US;
     kill(command->pid, command->flags & RUN_FILE ? SIGKILL : SIGTERM);
     kill(command->pid, SIGCONT); /* in a box of one user the command may have stopped its supervisor */
