@@ -305,6 +305,17 @@ async def test_leaving_a_command_kills_it_with_all_that_it_started(box: Sandbox)
             continue
 
 
+async def test_a_pipe_ends_with_its_command_though_a_daemon_holds_its_output(box: Sandbox):
+    for daemon in ("sleep 60", "while :; do echo more; done"):
+        async with asyncio.timeout(30), box.pipe(f"({daemon}) & head -c 3000000 /dev/zero") as pipe:
+            size = 0
+            async for chunk in pipe.chunks():
+                size += len(chunk)
+            assert size >= 3_000_000
+            assert (await pipe.wait()).exit_code == 0
+        assert await box.kill_all() > 0
+
+
 # ---- background
 
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -66,6 +67,7 @@ static struct command *new_command(uint32_t id, const struct request *request) {
         command->captured[stream].tail_limit = request->tail_limit;
     }
     if (request->flags & RUN_STATE) command->captured[1] = (struct capture){.head_limit = STATE_LIMIT};
+    command->rest = -1;
     command->started_us = now_us();
     if (request->time_limit_ms) command->deadline_us = command->started_us + (int64_t)request->time_limit_ms * 1000;
     return command;
@@ -138,19 +140,21 @@ static bool is_streamed(const struct command *command, int stream) {
 
 bool command_wants_read(const struct command *command, int stream) {
     if (command->streams[stream] < 0) return false;
-    return !is_streamed(command, stream) || (command->credit && !wire_is_full());
+    return !is_streamed(command, stream) || (command->credit && command->rest && !wire_is_full());
 }
 
 bool command_read(struct command *command, int stream) {
     static unsigned char chunk[CHUNK];
     bool streamed = is_streamed(command, stream);
     size_t room = streamed && command->credit < sizeof chunk ? (size_t)command->credit : sizeof chunk;
+    if (streamed && command->rest > 0 && (size_t)command->rest < room) room = (size_t)command->rest;
     ssize_t got = read(command->streams[stream], chunk, room);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (got <= 0) {
         close_stream(command, stream);
     } else if (streamed) {
         command->credit -= (uint64_t)got;
+        if (command->rest > 0) command->rest -= (int)got;
         wire_send(command->id, OUT, chunk, (size_t)got);
     } else {
         capture_append(&command->captured[stream], chunk, (size_t)got);
@@ -187,7 +191,17 @@ void command_exited(struct command *command, int wait_status) {
     read_rest(command);
 }
 
+/* A daemon may hold the stream of a command, and write to it for ever; nobody else can hold that of a file operation. */
+static bool is_to_be_counted(const struct command *command) {
+    return command->exited && command->rest < 0 && command->flags & RUN_STREAM && !(command->flags & RUN_FILE);
+}
+
+static void count_rest(struct command *command) {
+    if (command->streams[0] < 0 || ioctl(command->streams[0], FIONREAD, &command->rest)) command->rest = 0;
+}
+
 void command_tick(struct command *command, int64_t now) {
+    if (is_to_be_counted(command) && now >= command->ended_us + LINGER_US) count_rest(command);
     if (!command->deadline_us || now < command->deadline_us) return;
     if (command->stopping) {
         command_exited(command, SIGKILL);
@@ -199,7 +213,7 @@ void command_tick(struct command *command, int64_t now) {
 
 int64_t command_next_tick(const struct command *command) {
     if (!command->exited) return command->deadline_us;
-    return command->flags & RUN_STREAM ? 0 : command->ended_us + LINGER_US;
+    return command->flags & RUN_STREAM && !is_to_be_counted(command) ? 0 : command->ended_us + LINGER_US;
 }
 
 bool command_is_over(const struct command *command, int64_t now) {
@@ -208,7 +222,8 @@ bool command_is_over(const struct command *command, int64_t now) {
     /* A shell has written its state before it ended; a job that it left running only holds the descriptor. */
     bool second_over = command->streams[1] < 0 || command->flags & RUN_STATE;
     if (command->streams[0] < 0 && second_over) return true;
-    /* Nobody else can hold the stream of a file operation: all of it is sent, however long the client takes. */
+    /* All that was streamed is sent, however long the client takes. */
+    if (command->flags & RUN_STREAM && !(command->flags & RUN_FILE)) return !command->rest;
     return !(command->flags & RUN_STREAM) && now >= command->ended_us + LINGER_US;
 }
 

@@ -18,6 +18,7 @@ struct command {
     bool input_ended;
     struct capture captured[2];
     uint64_t credit; /* bytes of OUT that a streamed command may still send */
+    int rest;        /* bytes that it left in its pipe; -1 until they are counted, after its end */
     int64_t started_us, ended_us, deadline_us;
     bool exited, stopping, timed_out;
     int status;
