@@ -241,6 +241,7 @@ class RunnerSandbox(Sandbox):
         await self._channel.end(call)
 
     async def processes(self) -> list[ProcessStatus]:
+        self._require_open()
         return [await self.poll(process_id) for process_id in list(self._background)]
 
     async def kill_all(self) -> int:

@@ -497,6 +497,13 @@ async def test_uploading_what_is_not_there_is_an_error_of_this_side(box: Sandbox
 # ---- life
 
 
+async def test_a_closed_box_without_processes_refuses_to_list_them(backend: str):
+    async with open_sandbox(backend, SPEC) as box:
+        assert await box.processes() == []
+    with pytest.raises(SandboxClosed):
+        await box.processes()
+
+
 async def test_a_closed_box_refuses_everything_and_can_be_closed_again(backend: str, tmp_path: Path):
     box = await start_sandbox(backend, SPEC)
     shell = box.shell()
