@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from atroposlib.wire import Registration, ScoredDataGroup
 from trainer.config import TrainerConfig
-from trainer.errors import ServiceError
+from trainer.errors import ServiceError, UsageError
 from trainer.http import JsonClient, Refused, Unreachable
 
 logger = logging.getLogger(__name__)
@@ -46,9 +46,17 @@ class TrajectorySource:
         self._last_batch: str | None = _NOTHING_YET
 
     def register(self, registration: Registration) -> None:
-        """Announce the run. Raises: ServiceError, Stopped."""
+        """Announce the run. Raises: UsageError, ServiceError, Stopped."""
         self._registration = registration
-        self._persistently(lambda: self._client.post("/register", registration.model_dump()))
+        try:
+            self._persistently(lambda: self._client.post("/register", registration.model_dump()))
+        except Refused as error:
+            if error.status not in (404, 405):
+                raise
+            raise UsageError(
+                f"--atropos-url: what answers there is no trajectory server ({error}). Start one with run-api, or "
+                "correct the address."
+            ) from error
 
     def next_batch(self, step: int) -> list[ScoredDataGroup]:
         """Wait for the batch of step ``step``. Raises: ServiceError, Stopped."""

@@ -45,6 +45,8 @@ async def serve(env: BaseEnv) -> None:
         env.config.batch_size,
         env.config.group_size,
     )
+    if env.curr_step >= env.config.total_steps:
+        logger.warning("the run at %s is over; for another one start a trainer first", env.queue_client.url)
     await env.setup_wandb()
     try:
         async with env.pool:

@@ -127,6 +127,13 @@ def test_refusal_is_raised_at_once_with_what_the_server_says() -> None:
         TrajectorySource(JsonClient(server.url, token="secret")).register(_registration())
 
 
+def test_what_is_no_trajectory_server_is_an_error_that_names_the_flag() -> None:
+    with TrajectoryServer() as server:
+        source = TrajectorySource(JsonClient(f"{server.url}/elsewhere"))
+        with pytest.raises(UsageError, match=r"--atropos-url: what answers there is no trajectory server .*404"):
+            source.register(_registration())
+
+
 def test_address_without_a_scheme_is_refused() -> None:
     with pytest.raises(UsageError, match="http://"):
         JsonClient("localhost:8000")

@@ -77,6 +77,7 @@ class HttpEngine(APIServer):
         self._has_read_known_text = False
         self._known_text_ids: Sequence[int] | None = None
         self._speaks_own_dialect = False
+        self._why_down = ""
 
     # up, which model, which abilities
 
@@ -91,12 +92,13 @@ class HttpEngine(APIServer):
         deadline, delay = time.monotonic() + self.config.wait_s, 0.1
         await self.check_server_status_task()
         if not self.server_healthy and self.config.wait_s:
-            logger.info("waiting up to %g s for the engine at %s", self.config.wait_s, self._url)
+            logger.info("waiting up to %g s for the engine at %s: %s", self.config.wait_s, self._url, self._why_down)
         while not self.server_healthy:
             if time.monotonic() >= deadline:
                 raise EngineUnavailable(
                     f"no engine answered at {self._url} within {self.config.wait_s:g} s; start it, or correct "
-                    f"{self.config.spelled('base_url')} ({self.config.spelled('wait_s')} sets how long to wait)"
+                    f"{self.config.spelled('base_url')} ({self.config.spelled('wait_s')} sets how long to wait): "
+                    f"{self._why_down}"
                 )
             await asyncio.sleep(delay)
             delay = min(2.0, delay * 2)
@@ -109,7 +111,7 @@ class HttpEngine(APIServer):
         except EngineRefused:
             self.server_healthy = True  # somebody answered; what it thinks of real requests is another matter
         except EngineUnavailable as error:
-            logger.debug("health check failed: %s", error)
+            self._why_down = str(error)
             self.server_healthy = False
         else:
             self.server_healthy = True

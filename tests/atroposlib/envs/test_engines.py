@@ -122,7 +122,9 @@ async def test_the_tokenizer_is_the_models_own_unless_another_is_named(tmp_path,
 
 def test_an_engine_that_is_not_there_is_named(capsys):
     assert run(ChatEnv, "process") == 2
-    assert "http://127.0.0.1:9/v1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no engine answered at http://127.0.0.1:9/v1 within 0 s; start it, or correct --openai.base_url" in said
+    assert "Connect call failed" in said
 
 
 def test_with_testing_and_no_url_a_scripted_engine_answers(tmp_path):

@@ -277,6 +277,16 @@ async def test_the_last_evaluation_is_awaited(url):
     assert len(env.workers_seen) == 10
 
 
+async def test_an_environment_that_comes_after_the_end_of_a_run_says_so(url, caplog):
+    trainer = Trainer(url)
+    await trainer.register(num_steps=3, starting_step=3)
+    await trainer.start()
+    env = environment(url)
+    async with running(env) as task, asyncio.timeout(30):
+        await task
+    assert f"the run at {url} is over; for another one start a trainer first" in caplog.text
+
+
 async def test_an_environment_gives_signs_of_life_while_it_evaluates_at_the_end(url):
     class Waiting(CountingEnv):
         async def evaluate(self, *args: Any, **kwargs: Any) -> None:
