@@ -318,6 +318,7 @@ async def test_an_image_folder_is_the_root_and_stays_as_it_is(image: Path):
 async def test_an_image_folder_of_an_ordinary_user_is_the_root_too(image: Path, monkeypatch: pytest.MonkeyPatch):
     if not ROOT:
         pytest.skip("the other tests of images are of an ordinary user here")
+    image = image.rename(image.with_name("image:tag,\\x"))
     for path in (image, *image.rglob("*")):
         os.chown(path, ANOTHER_USER, ANOTHER_USER, follow_symlinks=False)
     async with box_of_another_user(RUNNER, monkeypatch, root=image) as box:

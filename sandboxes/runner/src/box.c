@@ -186,9 +186,12 @@ static void leave_host_root(const struct plan *plan) {
     if (image >= 0) {
         mount_put(image, "/new");
     } else if (plan->image) {
+        /* By a name of ours: in the options of an overlay a colon or a comma of the image's path would mean something. */
         char lower[PATH_LIMIT];
         snprintf(lower, sizeof lower, "/old%s", plan->image);
-        mount_overlay(lower, "", true);
+        if (mkdir("/lower", 0755)) plan_fail("cannot make", "/lower");
+        mount_or_fail(lower, "/lower", NULL, MS_BIND | MS_REC, NULL);
+        mount_overlay("/lower", "", true);
         mount_or_fail("/root", "/new", NULL, MS_BIND | MS_REC, NULL);
     } else {
         mount_tmpfs("/new", plan->disk, 0755, MS_NOSUID | MS_NODEV);
