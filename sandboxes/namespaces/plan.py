@@ -140,7 +140,7 @@ def _bwrap_step(step: Step, open_text: Callable[[str], int]) -> list[str]:
         case "mode", (mode, path):
             return ["--chmod", mode.zfill(4), path]
         case "file", (text, path):
-            return ["--file", str(open_text(text)), path]
+            return ["--file", str(open_text(text)), path, "--chmod", "0644", path]  # of its own accord all may write
         case "own", _:
             return []  # the runner does it, where there is more than one user
     # Host root keeps the power over sysctl files that its id gives it: so they are read-only (bubblewrap leaves

@@ -214,6 +214,13 @@ async def test_no_right_can_be_gained(maker: Maker):
 # ---- what is inside
 
 
+@pytest.mark.skipif(not ROOT, reason="a box of one user belongs to that user")
+async def test_the_user_of_a_box_may_write_to_folders_of_its_own_only(maker: Maker):
+    writable = r"find / \( -path /proc -o -path /dev \) -prune -o -writable ! -type l -print 2> /dev/null | sort"
+    async with box_of(maker) as box:
+        assert (await box.exec(writable)).output.split() == ["/home/agent", "/tmp", "/var/tmp", "/workspace"]
+
+
 async def test_the_programs_of_the_machine_work(maker: Maker):
     async with box_of(maker) as box:
         for command in (
