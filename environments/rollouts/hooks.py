@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,8 @@ def _starting(function: Method) -> Method:
     @functools.wraps(function)
     async def run(self: HermesAgentBaseEnv, *args: Any, **kwargs: Any) -> Any:
         await self._begin_once()
-        return await function(self, *args, **kwargs)
+        done = function(self, *args, **kwargs)
+        return await done if inspect.isawaitable(done) else done
 
     return run
 

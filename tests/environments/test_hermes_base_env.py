@@ -13,6 +13,16 @@ from tests.environments.scripted_env import ITEM, SOLVE, CountingEnv, by_turn, c
 pytestmark = pytest.mark.usefixtures("no_box_is_left")
 
 
+async def test_a_setup_without_async_is_a_setup():
+    class Plain(CountingEnv):
+        def setup(self):
+            self.items = [ITEM]
+
+    env = make(*SOLVE, cls=Plain)
+    await env.setup()
+    assert env.items == [ITEM]
+
+
 def test_a_forgotten_engine_is_asked_for_before_the_first_rollout(capsys, caplog, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
