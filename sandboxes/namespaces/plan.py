@@ -103,6 +103,8 @@ _BWRAP_ALWAYS = (
     *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
 )
 _RUNNER_PATH = "/.runner"
+_OF_THE_KERNEL = ("kallsyms", "kcore", "keys", "key-users", "kmsg", "kpagecount", "kpageflags", "timer_list")
+"""What of /proc the host's root, or any user, could learn of the host."""
 
 
 def bwrap_arguments(
@@ -148,4 +150,7 @@ def _bwrap_step(step: Step, open_text: Callable[[str], int]) -> list[str]:
     proc = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     for name in ("sysrq-trigger", "irq", "bus", "fs"):
         proc += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    for name in _OF_THE_KERNEL:
+        if os.path.exists(f"/proc/{name}"):
+            proc += ["--ro-bind", "/dev/null", f"/proc/{name}"]
     return [*proc, "--dev", "/dev", "--size", str(64 << 20), "--tmpfs", "/dev/shm", "--chmod", "1777", "/dev/shm"]

@@ -221,6 +221,13 @@ async def test_the_user_of_a_box_may_write_to_folders_of_its_own_only(maker: Mak
         assert (await box.exec(writable)).output.split() == ["/home/agent", "/tmp", "/var/tmp", "/workspace"]
 
 
+async def test_the_keys_and_timers_of_the_host_are_not_shown(maker: Maker):
+    async with box_of(maker) as box:
+        for user in (None, "root"):
+            shown = await box.exec("cat /proc/keys /proc/key-users /proc/timer_list", user=user)
+            assert shown.stdout == b""
+
+
 async def test_the_programs_of_the_machine_work(maker: Maker):
     async with box_of(maker) as box:
         for command in (
