@@ -26,6 +26,7 @@ from atroposlib.envs.delivery import deliver
 from atroposlib.envs.groups import (
     Failures,
     as_groups,
+    both,
     collect_members,
     count_failure,
     failure_reason,
@@ -164,7 +165,7 @@ class BaseEnv(EnvReports, ABC):
         backlog: list[Item] = []
 
         async def attempt() -> ScoredDataItem | None:
-            rollout, later = await self.collect_trajectory(item)
+            rollout, later = both(await self.collect_trajectory(item), "collect_trajectory")
             backlog.extend(later or ())
             return rollout
 
@@ -253,7 +254,7 @@ class BaseEnv(EnvReports, ABC):
         """Collect, postprocess and send the groups of a running item. A failure is counted, and gives ``None``."""
         item = self.running_items[item_uuid].item
         try:
-            collected, backlog = await self.collect_trajectories(item)
+            collected, backlog = both(await self.collect_trajectories(item), "collect_trajectories")
             self.backlog.extend(backlog or ())
             groups: Groups = await self.postprocess_histories(collected) if as_groups(collected) else None
             if groups is not None:

@@ -84,6 +84,13 @@ async def collect_members(
     return [result for result in results if result is not None]
 
 
+def both(answer: tuple[T, list[Any]], method: str) -> tuple[T, list[Any]]:
+    """What was collected, and items for later. Raises: TypeError where a method forgot one of the two."""
+    if isinstance(answer, tuple | list) and len(answer) == 2:
+        return answer[0], answer[1]
+    raise TypeError(f"{method}() gave {type(answer).__name__}; it must return two things, as in `return collected, []`")
+
+
 async def _member(attempt: Callable[[], Awaitable[T | None]], failures: Failures, retries: int) -> T | None:
     for _ in range(1 + retries):
         try:

@@ -203,6 +203,21 @@ async def test_messages_are_made_from_tokens_only_where_a_tokenizer_is_at_hand(t
     await env.aclose()
 
 
+@pytest.mark.parametrize("method", ["collect_trajectories", "collect_trajectory"])
+async def test_a_forgotten_list_of_items_for_later_is_named(method):
+    async def forgets(self, item):
+        return {"tokens": [[1]], "masks": [[1]], "scores": [1.0]}
+
+    env = environment(type("Forgets", (CountingEnv,), {method: forgets}))
+    await env.setup()
+    async with env.pool:
+        await env.start_worker()
+        await env.pool.wait(5)
+    assert set(env.rollout_failures) == {"TypeError"}
+    assert env.rollout_failures.last == f"{method}() gave dict; it must return two things, as in `return collected, []`"
+    await env.aclose()
+
+
 async def test_the_batch_of_an_environment_is_what_others_leave_of_the_trainers():
     env = environment(batch_size=32)
     assert env.derived_batch_size == 32
