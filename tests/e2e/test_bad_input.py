@@ -242,8 +242,9 @@ def test_an_agent_that_asks_its_model_nothing_is_not_taken_for_an_engine_that_fa
     words = ("--env.terminal_backend", "bubblewrap", "--env.agent_command", "true", "--env.total_steps", "1")
     ended = run(with_engine("process", engines["one"], *words), folder)
     assert ended.returncode == 1
-    assert "agent_command asked its model nothing; it ended with 0: no output" in ended.stderr
-    assert re.search(r"items in a row gave no group: nothing_asked \(\d+\)$", ended.stderr.strip())
+    told = "nothing_asked: agent_command asked its model nothing; it ended with 0: no output"
+    last = ended.stderr.strip().splitlines()[-1]
+    assert re.search(rf"items in a row gave no group: nothing_asked \(\d+\); the last said: {told}$", last)
 
 
 def test_docker_that_does_not_run_is_named(folder, engines):
