@@ -221,6 +221,14 @@ async def test_the_user_of_a_box_may_write_to_folders_of_its_own_only(maker: Mak
         assert (await box.exec(writable)).output.split() == ["/home/agent", "/tmp", "/var/tmp", "/workspace"]
 
 
+async def test_the_root_of_a_box_cannot_change_the_devices_of_the_host(maker: Maker):
+    async with box_of(maker) as box:
+        changed = await box.exec("echo x > /dev/null && chmod 666 /dev/full && echo changed", user="root")
+        assert changed.exit_code != 0
+        assert "null" not in changed.output
+        assert (await box.exec("head -c 3 /dev/zero | od -An -c; : > /dev/null")).output.split() == ["\\0"] * 3
+
+
 async def test_the_keys_and_timers_of_the_host_are_not_shown(maker: Maker):
     async with box_of(maker) as box:
         for user in (None, "root"):

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,6 +49,17 @@ void mount_read_only(const char *source, const char *target) {
     if (errno != ENOSYS) plan_fail("cannot make read-only", target);
     unsigned long flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | flags_of(target);
     mount_or_fail(NULL, target, NULL, flags, NULL);
+}
+
+void mount_devices_read_only(void) {
+    static const char *const devices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"};
+    if (unshare(CLONE_NEWNS)) return; /* who has not this right has none over the host's devices */
+    mount_or_fail(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        if (access(devices[i], F_OK)) continue;
+        mount_or_fail(devices[i], devices[i], NULL, MS_BIND, NULL);
+        mount_or_fail(NULL, devices[i], NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NOEXEC, NULL);
+    }
 }
 
 static void make_folder(const char *parent, const char *name) {

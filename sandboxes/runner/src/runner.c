@@ -31,6 +31,7 @@
 #include "drain.h"
 #include "filter.h"
 #include "guard.h"
+#include "mounts.h"
 #include "plan.h"
 #include "protocol.h"
 #include "tree.h"
@@ -250,6 +251,7 @@ static void make_box(int plan_file) {
     plan_read(&plan, plan_file);
     guard(&plan);
     if (plan.exec) {
+        if (!geteuid()) mount_devices_read_only(); /* the root of such a box is that of the host */
         execv(plan.exec[0], plan.exec);
         plan_fail("cannot start", plan.exec[0]);
     }
