@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _MOST_CONNECTIONS = 256
 _LOOKUPS = 2
 """Of names at once, for each box: they take threads that all boxes share."""
 _CHUNK = 64 << 10
+_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")  # resolvers end a name at a NUL, and read others in their own way
 _OF_THE_PROXY = ("connection", "host", "keep-alive")
 
 
@@ -53,7 +55,7 @@ class Host:
 
     def allows(self, name: str, port: int) -> bool:
         """Whether a connection to ``name`` is one to this entry."""
-        below = self.name.startswith("*.") and name.endswith(self.name[1:])
+        below = self.name.startswith("*.") and name.endswith(self.name[1:]) and _NAME.fullmatch(name) is not None
         return port in self.ports and (below or name == self.name)
 
 

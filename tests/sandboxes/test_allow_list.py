@@ -119,6 +119,10 @@ async def test_what_is_no_host_is_refused_and_leaves_no_box(backend: str):
         ("*.pypi.org", "files.pypi.org", 443, True),
         ("*.pypi.org", "pypi.org", 443, False),
         ("*.pypi.org", "evilpypi.org", 443, False),
+        ("*.pypi.org", "169.254.169.254\0.pypi.org", 443, False),
+        ("*.pypi.org", "evil.org\\.pypi.org", 443, False),
+        ("*.pypi.org", ".pypi.org", 443, False),
+        ("*.pypi.org", "a.b_c-d.pypi.org", 443, True),
         ("PyPI.org", "pypi.org", 443, True),
         ("[::1]:80", "::1", 80, True),
     ],
@@ -135,6 +139,16 @@ async def test_what_is_no_request_to_a_proxy_is_answered_so(said: bytes):
     reader, writer = await proxy.connect()
     writer.write(said)
     assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+    await proxy.close()
+
+
+async def test_a_name_that_ends_early_for_the_resolver_leads_nowhere(site: Site):
+    """Behind a NUL a name may end as it likes."""
+    proxy = HostProxy([f"*.example.org:{site.port}"])
+    reader, writer = await proxy.connect()
+    writer.write(f"CONNECT 127.0.0.1\0.example.org:{site.port} HTTP/1.1\r\n\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 403 ")
     writer.close()
     await proxy.close()
 
