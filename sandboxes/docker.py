@@ -42,7 +42,7 @@ from sandboxes.image_store import Image, find_image
 from sandboxes.namespaces.seccomp import container_filter
 from sandboxes.processor import cores_of
 from sandboxes.rootfs import AGENT_UID
-from sandboxes.runner_sandbox import BASE_ENVIRONMENT, RunnerSandbox
+from sandboxes.runner_sandbox import BASE_ENVIRONMENT, FILE_TIME_LIMIT_S, RunnerSandbox
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -114,9 +114,11 @@ class DockerSandbox(RunnerSandbox):
     async def _prepare_workdir(self) -> None:
         await self._give_folder(self.spec.workdir)
         if self._container.keeps_workdir_of_image and self._user not in ("root", "0"):
-            result = await self.exec(["chown", "-hR", str(self._user), "."], user="root", timeout_s=None)
+            command = ["chown", "-hR", str(self._user), "."]
+            result = await self.exec(command, user="root", timeout_s=FILE_TIME_LIMIT_S)
             if result.exit_code != 0:
-                raise SandboxStartError(f"{self.spec.workdir} could not be given to the box's user: {result.output}")
+                why = f"not done within {FILE_TIME_LIMIT_S:g} s" if result.timed_out else result.output
+                raise SandboxStartError(f"{self.spec.workdir} could not be given to the box's user: {why}")
 
     async def _stop(self) -> None:
         await _in_thread(self._container.remove)

@@ -65,7 +65,10 @@ def _context(folder: Path) -> Iterable[str]:
 
     ignored: list[str] = []
     with contextlib.suppress(FileNotFoundError):
-        lines = (folder / ".dockerignore").read_text().splitlines()
+        try:
+            lines = (folder / ".dockerignore").read_text("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ImageBuildError(f"{folder / '.dockerignore'} is not written in UTF-8: {error}") from error
         ignored = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     return exclude_paths(str(folder), ignored, dockerfile="Dockerfile")
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sandboxes.base import ExecResult, ProcessStatus, Sandbox
 
 LONGEST_TIMEOUT_S = 600
+SEND_TIMEOUT_S = 30.0
 OUTPUT_CHARS = 50_000
 KEPT_BYTES = 1_000_000
 """How much of a command's output the box keeps (its head and its tail)."""
@@ -102,7 +103,11 @@ async def _act(box: Sandbox, action: str, process_id: str, arguments: Arguments)
         return {"status": "killed"}
     data: str = arguments.get("data", "")
     text = {"write": data, "submit": data + "\n", "close": ""}[action]
-    await box.send(process_id, text.encode(), eof=action == "close")
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await box.send(process_id, text.encode(), eof=action == "close")
+    except TimeoutError:
+        raise ToolFailure(f"The process did not read all of its input within {SEND_TIMEOUT_S:g} seconds.") from None
     return {"status": "closed" if action == "close" else "ok", "bytes_written": len(text.encode())}
 
 

@@ -59,6 +59,12 @@ def test_what_is_ignored_does_not_count(folder: Path):
     assert content_digest(folder) == before
 
 
+def test_a_list_of_what_is_ignored_in_another_encoding_is_named(folder: Path):
+    (folder / ".dockerignore").write_bytes("größe".encode("latin-1"))
+    with pytest.raises(ImageBuildError, match=r"\.dockerignore is not written in UTF-8"):
+        content_digest(folder)
+
+
 def test_equal_folders_have_one_digest_wherever_they_are(folder: Path, tmp_path: Path):
     other = tmp_path / "other"
     other.mkdir()

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from environments.tools import ToolCallContext, ToolFailure, tools
+from environments.tools import ToolCallContext, ToolFailure, terminal, tools
 from environments.tools.registry import run_tool
 from environments.tools.terminal import OUTPUT_CHARS
 
@@ -92,6 +92,14 @@ async def test_a_background_process_is_polled_written_to_and_killed(use):
     sleeper = (await use("terminal", command="sleep 100", background=True))["session_id"]
     assert (await use("process", action="kill", session_id=sleeper)) == {"status": "killed"}
     assert (await use("process", action="wait", session_id=sleeper, timeout=20))["status"] == "exited"
+
+
+async def test_a_process_that_reads_nothing_cannot_hold_up_who_writes_to_it(use, monkeypatch):
+    monkeypatch.setattr(terminal, "SEND_TIMEOUT_S", 0.3)
+    process = (await use("terminal", command="sleep 100", background=True))["session_id"]
+    with pytest.raises(ToolFailure, match="did not read all of its input within"):
+        await use("process", action="write", session_id=process, data="x" * 2_000_000)
+    assert (await use("process", action="kill", session_id=process)) == {"status": "killed"}
 
 
 async def test_a_process_of_another_box_is_not_found(use):
