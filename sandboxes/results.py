@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandboxes.base import ExecResult
-from sandboxes.channel import Finished
+from sandboxes.call import Finished
 
 
 def exec_result(finished: Finished, *, without_stderr: bool = False) -> ExecResult:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.base import ALIVE_S, ExecResult, Pipe, ProcessStatus, Sandbox, SandboxSpec, Shell
-from sandboxes.channel import Call, Channel, Finished
+from sandboxes.call import Call, Finished
+from sandboxes.channel import Channel
 from sandboxes.errors import (
     OutputLimitExceeded,
     SandboxClosed,

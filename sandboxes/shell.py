@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sandboxes.base import ExecResult, Shell
-from sandboxes.channel import Channel, Finished
+from sandboxes.call import Finished
+from sandboxes.channel import Channel
 from sandboxes.frames import Command, Run
 from sandboxes.results import exec_result
 

@@ -1,4 +1,4 @@
-/* The words that the runner and its client exchange. `sandboxes/channel.py` holds the same numbers.
+/* The words that the runner and its client exchange. `sandboxes/frames.py` holds the same numbers.
 
    A frame is `u32 length, u32 id, u8 kind` and `length` bytes, all little-endian. The client chooses ids; an id is free
    again after its DONE.
