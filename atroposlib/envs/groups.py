@@ -49,7 +49,7 @@ def count_failure(failures: Failures, reason: str, error: BaseException | None =
     that say the same one after the other the first are shown, and the others at the level of debugging.
     """
     failures[reason] += 1
-    said = in_one_line(error) if error is not None else ""
+    said = in_one_line(_without_reason(error, reason)) if error is not None else ""
     level = logging.DEBUG if said and said == failures.last and failures[reason] > _SHOWN_REPEATS else logging.WARNING
     failures.last = said or failures.last
     ours = isinstance(error, InferenceError) or (isinstance(error, RolloutInvalid) and error.__cause__ is None)
@@ -58,9 +58,14 @@ def count_failure(failures: Failures, reason: str, error: BaseException | None =
     logger.log(level, "a %s failed (%s)%s", what, reason, detail, exc_info=error if traced else None)
 
 
-def in_one_line(error: BaseException) -> str:
+def _without_reason(error: BaseException, reason: str) -> str:
+    """What an error says, less the reason that it is logged under anyway."""
+    return error.detail if isinstance(error, RolloutInvalid) and error.reason == reason else str(error)
+
+
+def in_one_line(said: str) -> str:
     """What an error says, on one line; an engine may quote a whole page of HTML."""
-    text = " ".join(str(error).split())
+    text = " ".join(said.split())
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
 
 
