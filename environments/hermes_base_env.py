@@ -29,7 +29,8 @@ from typing import Any, ClassVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 from atroposlib.envs.delivery import leave_out
-from atroposlib.envs.groups import Failures, collect_members, fewest_members, merge_items
+from atroposlib.envs.groups import Failures, both, collect_members, fewest_members, merge_items
+from atroposlib.envs.methods import called
 from atroposlib.envs.server_handling.server_manager import EngineFacts
 from atroposlib.errors import ConfigError
 from atroposlib.wire import ScoredDataGroup, ScoredDataItem
@@ -112,11 +113,11 @@ class HermesAgentBaseEnv(BaseEnv):
 
     def format_prompt(self, item: Any) -> str:
         """The user message that puts the item to the agent."""
-        raise NotImplementedError(f"{type(self).__name__} must define format_prompt()")
+        raise ConfigError(f"{type(self).__name__} must define format_prompt()")
 
     async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
         """What a finished rollout is worth. Raise where it cannot be judged: a failure is not a score."""
-        raise NotImplementedError(f"{type(self).__name__} must define compute_reward()")
+        raise ConfigError(f"{type(self).__name__} must define compute_reward()")
 
     async def compute_group_rewards(
         self, item: Any, results: Sequence[AgentResult], ctxs: Sequence[ToolContext]
@@ -178,7 +179,7 @@ class HermesAgentBaseEnv(BaseEnv):
         backlog: list[Any] = []
 
         async def attempt() -> Sequences | None:
-            member, later = await self.collect_trajectory(item)
+            member, later = both(await called(self, "collect_trajectory", item), "collect_trajectory")
             backlog.extend(later or ())
             return member if isinstance(member, list) or member is None else [member]
 

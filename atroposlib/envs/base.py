@@ -16,6 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
@@ -35,6 +36,7 @@ from atroposlib.envs.groups import (
 )
 from atroposlib.envs.items import next_item
 from atroposlib.envs.masking import secret_from
+from atroposlib.envs.methods import called
 from atroposlib.envs.queue_client import QueueClient
 from atroposlib.envs.recording import GroupRecorder
 from atroposlib.envs.reports import EnvReports
@@ -165,7 +167,8 @@ class BaseEnv(EnvReports, ABC):
         backlog: list[Item] = []
 
         async def attempt() -> ScoredDataItem | None:
-            rollout, later = both(await self.collect_trajectory(item), "collect_trajectory")
+            rollout: ScoredDataItem | None
+            rollout, later = both(await called(self, "collect_trajectory", item), "collect_trajectory")
             backlog.extend(later or ())
             return rollout
 
@@ -254,9 +257,9 @@ class BaseEnv(EnvReports, ABC):
         """Collect, postprocess and send the groups of a running item. A failure is counted, and gives ``None``."""
         item = self.running_items[item_uuid].item
         try:
-            collected, backlog = both(await self.collect_trajectories(item), "collect_trajectories")
+            collected, backlog = both(await called(self, "collect_trajectories", item), "collect_trajectories")
             self.backlog.extend(backlog or ())
-            groups: Groups = await self.postprocess_histories(collected) if as_groups(collected) else None
+            groups: Groups = await called(self, "postprocess_histories", collected) if as_groups(collected) else None
             if groups is not None:
                 await self.handle_send_to_api(groups, item, do_send_to_api=not self.process_mode)
                 self.last_completed_item = item
@@ -266,7 +269,7 @@ class BaseEnv(EnvReports, ABC):
             count_failure(self.rollout_failures, failure_reason(error), error, "group")
             return None
         finally:
-            await uninterrupted(self.cleanup())
+            await uninterrupted(called(self, "cleanup"))
         return groups
 
     async def handle_send_to_api(
@@ -321,7 +324,7 @@ class BaseEnv(EnvReports, ABC):
         if self.curr_step > before and self.items_sent_this_step >= self.config.min_items_sent_before_logging:
             await self.wandb_log()
             self.items_sent_this_step = 0
-        self.pool.start_due_evaluation(self.evaluate)
+        self.pool.start_due_evaluation(partial(called, self, "evaluate"))
 
     @property
     def derived_batch_size(self) -> int:

@@ -29,6 +29,7 @@ from atroposlib.envs.engines import Mode, prepare_engines
 from atroposlib.envs.eval_results import METRICS_FILE
 from atroposlib.envs.help import MODES, mode_help, usage
 from atroposlib.envs.masking import masked
+from atroposlib.envs.methods import called, check_defined
 from atroposlib.envs.offline import NothingCollected
 from atroposlib.envs.recording import check_writable, readable_rollout, writing
 from atroposlib.envs.settings import Defaults, Settings, settings_from
@@ -110,6 +111,7 @@ def _config_init(env_class: type[BaseEnv]) -> tuple[Any, Any]:
 
 
 def _run_mode(env_class: type[BaseEnv], mode: Mode, flags: Sequence[Flag]) -> int:
+    check_defined(env_class, mode)
     settings = settings_from(flags, defaults_of(env_class, mode))
     check_urls(settings)
     _check_steps(settings, mode)
@@ -217,7 +219,7 @@ async def _run_async(env: BaseEnv, mode: Mode, settings: Settings, stopped_by: l
     run = {"serve": env.env_manager, "process": env.process_manager, "evaluate": env.evaluate_manager}[mode]
     with _signals_cancel(stopped_by):
         try:
-            await env.preflight()
+            await called(env, "preflight")
             await prepare_engines(env, mode, settings)
             await run()
         finally:

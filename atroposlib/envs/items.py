@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atroposlib.envs.methods import called
 from atroposlib.errors import ConfigError
 from atroposlib.type_definitions import Item
 
@@ -22,7 +23,7 @@ _OF_EMPTINESS = (IndexError, ZeroDivisionError, StopIteration, StopAsyncIteratio
 async def next_item(env: BaseEnv) -> Item:
     """The next item; ``None`` if there is none now. Raises: ConfigError where nothing but emptiness is found."""
     try:
-        item = await env.get_next_item()
+        item = await called(env, "get_next_item")
     except Exception as error:
         cause = error.__cause__ if isinstance(error.__cause__, _OF_EMPTINESS) else error
         if env.pool.started or not isinstance(cause, _OF_EMPTINESS):

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from atroposlib.envs.items import no_items
+from atroposlib.envs.methods import called
 from atroposlib.envs.recording import write_html
 from atroposlib.envs.workers import RunningItem, uninterrupted
 from atroposlib.errors import AtroposError, ConfigError
@@ -34,7 +35,7 @@ async def process(env: BaseEnv) -> None:
 
     Raises: NothingCollected when item after item gives none; ConfigError where there are no items.
     """
-    await env.setup()
+    await called(env, "setup")
     await env.setup_wandb()
     progress = _Progress(env)
     try:
@@ -113,6 +114,6 @@ class _Progress:
 
 async def evaluate(env: BaseEnv) -> None:
     """Set up and evaluate, once. What ``evaluate`` raises is raised."""
-    await env.setup()
+    await called(env, "setup")
     await env.setup_wandb()
-    await env.evaluate()
+    await called(env, "evaluate")

@@ -11,8 +11,10 @@ import contextlib
 import logging
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from atroposlib.envs.methods import called
 from atroposlib.envs.workers import uninterrupted
 from atroposlib.errors import ConfigError, QueueError, QueueUnavailable, UnknownEnvironment
 from atroposlib.wire import EnvRegistered, EnvRegistration
@@ -34,7 +36,7 @@ LONGEST_HESITATION_S = 15.0
 
 async def serve(env: BaseEnv) -> None:
     """Set up, register, and collect until the trainer has taken its last batch."""
-    await env.setup()
+    await called(env, "setup")
     await env.register_env()
     await env.get_server_info()
     logger.info(
@@ -72,7 +74,7 @@ async def _collect(env: BaseEnv) -> None:
     env.pool.cancel_workers()
     while env.pool.workers:
         await env.pool.wait(POLL_S)
-    env.pool.start_due_evaluation(env.evaluate)
+    env.pool.start_due_evaluation(partial(called, env, "evaluate"))
     while env.pool.evaluation is not None:
         with contextlib.suppress(QueueError):
             await env.get_status()  # a sign of life, for which the trainer keeps its engine

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from atroposlib.errors import EngineUnavailable, RolloutInvalid
+from atroposlib.errors import ConfigError, EngineUnavailable, RolloutInvalid
+from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.tools.registry import _tools
 from environments.tools.workspaces import _directory
 from tests.environments.scripted_env import ITEM, SOLVE, CountingEnv, by_turn, call, is_first_turn, make
@@ -126,6 +127,13 @@ async def test_an_answer_that_the_engine_broke_off_is_no_sample(token_exact):
     assert env.rollout_failures == Counter(engine_error=6)
     with pytest.raises(RolloutInvalid, match=r"broke off its answer \(finish_reason 'error'\)"):
         await env.collect_trajectory(ITEM)
+
+
+@pytest.mark.parametrize("method", ["format_prompt", "compute_reward"])
+async def test_a_method_that_is_not_defined_ends_the_run(method):
+    env = make(by_turn(SOLVE[0]), cls=type("Bare", (CountingEnv,), {method: getattr(HermesAgentBaseEnv, method)}))
+    with pytest.raises(ConfigError, match=f"Bare must define {method}"):
+        await env.collect_trajectories(ITEM)
 
 
 async def test_a_reward_function_that_raises_makes_the_rollout_invalid():

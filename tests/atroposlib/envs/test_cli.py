@@ -113,6 +113,42 @@ def test_an_environment_without_items_is_an_error_that_says_so(how, capsys):
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("mode", "method"),
+    [
+        ("process", "setup"),
+        ("process", "get_next_item"),
+        ("process", "collect_trajectory"),
+        ("process", "collect_trajectories"),
+        ("process", "postprocess_histories"),
+        ("process", "cleanup"),
+        ("process", "preflight"),
+        ("evaluate", "evaluate"),
+        ("serve", "setup"),
+    ],
+)
+def test_a_method_without_async_is_named_at_once(mode, method, capsys, caplog):
+    def written_plainly(self, *args):
+        return {}
+
+    assert run(type("Plain", (CountingEnv,), {method: written_plainly}), mode) == 2
+    said = capsys.readouterr().err
+    assert f"Plain.{method}() gave dict, which cannot be awaited; write it as `async def {method}`" in said
+    assert "Traceback" not in said + caplog.text
+    assert "failed" not in caplog.text
+
+
+def test_methods_that_an_environment_lacks_are_named_before_it_is_made(capsys):
+    class Bare(BaseEnv):
+        pass
+
+    assert run(Bare, "process") == 2
+    lacking = "evaluate(), get_next_item(), setup(), collect_trajectory() or collect_trajectories()"
+    assert f"Bare must define {lacking}" in capsys.readouterr().err
+    assert run(type("Measured", (FromAList,), {"setup": BaseEnv.setup}), "evaluate") == 2
+    assert "Measured must define setup()" in capsys.readouterr().err
+
+
 def test_an_environment_that_fails_after_its_first_item_is_shown_with_the_failing_line(caplog):
     class Ending(FromAList):
         async def get_next_item(self):
