@@ -66,7 +66,7 @@ class ProgressLines:
         since = points[-1].step - self._printed if points else 0
         if since >= STEPS_PER_LINE or (ended and since > 0):
             self._printed = points[-1].step
-            values = _values(points[-1], self._steps) | more
+            values = {**_values(points[-1], self._steps), **more}
             told = ", ".join(f"{name} {value}" for name, value in values.items())
             self._say(f"  {told}, {time.monotonic() - self._started:.0f} s")
 
