@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import sys
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import NoReturn
 
 from atroposlib.errors import ConfigError
 from trainer.config import ServingConfig
@@ -41,20 +38,6 @@ def run_program(
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
-
-
-class FlagParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with the flag that was probably meant."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises: SystemExit (2)."""
-        self.exit(2, f"{self.prog}: {message}{self._meant(message)} (--help lists the flags)\n")
-
-    def _meant(self, message: str) -> str:
-        unknown = re.search(r"unrecognized arguments: (--[\w-]+)", message)
-        known = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
-        near = get_close_matches(unknown[1], known, n=1) if unknown else []
-        return f"; is {near[0]} meant?" if near else ""
 
 
 def check_before_loading(options: argparse.Namespace, *, serves: bool = True) -> None:

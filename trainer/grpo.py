@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from atroposlib.flag_parser import FlagParser
 from trainer.cli import (
-    FlagParser,
     add_model_flags,
     add_serving_flags,
     check_before_loading,

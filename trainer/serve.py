@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from atroposlib.flag_parser import FlagParser
 from trainer.cli import (
-    FlagParser,
     add_model_flags,
     add_serving_flags,
     check_before_loading,

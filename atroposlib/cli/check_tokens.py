@@ -28,6 +28,7 @@ from atroposlib.envs.server_handling.token_graph import MASKED
 from atroposlib.envs.server_handling.token_text import TokenText
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.errors import ConfigError
+from atroposlib.flag_parser import FlagParser
 from atroposlib.line_file import json_lines
 from atroposlib.wire import MAX_TOKEN_ID
 
@@ -175,7 +176,7 @@ def _summary(path: Path, report: Report) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check one file and print what was found; the exit status."""
-    parser = argparse.ArgumentParser(prog="check_tokens", description=(__doc__ or "").split("\n\n", 1)[0])
+    parser = FlagParser(prog="check_tokens", description=(__doc__ or "").split("\n\n", 1)[0])
     parser.add_argument("file", type=Path, help="JSONL file of groups, as `process` writes it")
     parser.add_argument("--tokenizer", metavar="NAME", help="folder or Hub name of the run's tokenizer; adds texts")
     parser.add_argument("--strict", action="store_true", help="a sample without a certificate does not hold")

@@ -6,11 +6,11 @@ of the better one. The command takes the trainer's place at the server and reset
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from atroposlib.cli.counts import positive
 from atroposlib.cli.dataset_file import Line, Tokenizer, add_arguments, as_line, run_generator, samples_of
+from atroposlib.flag_parser import FlagParser
 from atroposlib.wire import ScoredDataGroup
 
 _GROUPS_PER_BATCH = 8
@@ -40,7 +40,7 @@ def pairs_of_group(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; exits with 2 where something is wrong."""
-    parser = argparse.ArgumentParser(prog="atropos-dpo-gen", description=__doc__.split("\n")[0])
+    parser = FlagParser(prog="atropos-dpo-gen", description=__doc__.split("\n")[0])
     add_arguments(parser, score_difference=0.5)
     parser.add_argument("--save-n-pairs-per-group", type=positive, default=3, help="most lines of one group")
     arguments = parser.parse_args(argv)

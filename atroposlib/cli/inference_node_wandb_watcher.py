@@ -6,7 +6,6 @@ made a step, ``server/server_health_<node>_<engine>`` is logged as 1 or 0.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import time
@@ -15,6 +14,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from atroposlib.flag_parser import FlagParser
 from atroposlib.tracking import Tracker, make_tracker
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def _read(url: str) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command until interrupted."""
-    parser = argparse.ArgumentParser(prog="inference-node-wandb-watcher", description=__doc__.split("\n")[0])
+    parser = FlagParser(prog="inference-node-wandb-watcher", description=__doc__.split("\n")[0])
     parser.add_argument("--api_addr", required=True, help="URL of the trajectory server")
     parser.add_argument("--tp", type=int, required=True, help="GPUs of one engine")
     parser.add_argument("--node_num", type=int, required=True, help="number of this machine")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from atroposlib.cli.counts import positive
 from atroposlib.cli.listening import listen, serve
 from atroposlib.errors import ConfigError, StoreError
+from atroposlib.flag_parser import FlagParser
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -29,7 +30,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="run-api", description="Serve the trajectory API.")
+    parser = FlagParser(prog="run-api", description="Serve the trajectory API.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--store", type=Path, metavar="PATH", help="file in which the queue survives the server")

@@ -6,11 +6,11 @@ the trainer's place at the server and resets the run there.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from atroposlib.cli.counts import positive
 from atroposlib.cli.dataset_file import Line, Tokenizer, add_arguments, as_line, run_generator, samples_of
+from atroposlib.flag_parser import FlagParser
 from atroposlib.wire import ScoredDataGroup
 
 
@@ -40,7 +40,7 @@ def best_of_group(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; exits with 2 where something is wrong."""
-    parser = argparse.ArgumentParser(prog="atropos-sft-gen", description=__doc__.split("\n")[0])
+    parser = FlagParser(prog="atropos-sft-gen", description=__doc__.split("\n")[0])
     add_arguments(parser, score_difference=0.0)
     parser.add_argument("--save-top-n-per-group", type=positive, default=3, help="most lines of one group")
     parser.add_argument("--tasks-per-step", type=positive, default=64, help="groups of a batch")

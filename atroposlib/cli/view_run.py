@@ -6,7 +6,6 @@ takes its place, so that environments begin to send, and each click takes the ne
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import html
 import logging
@@ -21,6 +20,7 @@ from atroposlib.cli.group_source import GroupSource, Run, token_from
 from atroposlib.cli.listening import listen, serve
 from atroposlib.envs.tokenizers import load_tokenizer
 from atroposlib.errors import AtroposError, ConfigError
+from atroposlib.flag_parser import FlagParser
 from atroposlib.frontend.jsonl2html import create_html_for_group, render_page
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _GROUPS_PER_BATCH = 8
 _STEPS = 1_000_000
+_ABOUT = "Look at the groups of a run, on a page of this machine."
 _BUTTON = '<form method="post" action="/next"><button>{}</button></form>\n'
 
 
@@ -117,21 +118,21 @@ def create_view(viewer: Viewer, source: GroupSource) -> FastAPI:
     return app
 
 
-def main(argv: Sequence[str] | None = None, tokenizer: str = DEFAULT_TOKENIZER) -> None:
+def main(argv: Sequence[str] | None = None, tokenizer: str = DEFAULT_TOKENIZER, prog: str = "view-run") -> None:
     """Serve the page until interrupted; exits with 2 where something is wrong."""
-    parser = argparse.ArgumentParser(prog="view-run", description=__doc__.split("\n")[0])
+    parser = FlagParser(prog=prog, description=_ABOUT)
     parser.add_argument("--port", type=int, default=9001, help="port of the page, on this machine only")
     parser.add_argument("--api-url", default="http://localhost:8000", help="the trajectory server")
     parser.add_argument("--api-token-env", metavar="NAME", help="environment variable that holds the server's token")
     parser.add_argument("--group-size", type=positive, default=2, help="sequences of a group")
     parser.add_argument("--max-token-len", type=positive, default=2048, help="longest sequence")
-    parser.add_argument("--tokenizer", default=tokenizer, help="decodes groups that hold no messages")
+    parser.add_argument("--tokenizer", default=tokenizer, help="decodes groups without messages (default: %(default)s)")
     arguments = parser.parse_args(argv)
     try:
         source = GroupSource(arguments.api_url, token_from(arguments.api_token_env))
         listener = listen("127.0.0.1", arguments.port)
     except ConfigError as error:
-        sys.stderr.write(f"view-run: {error}\n")
+        sys.stderr.write(f"{prog}: {error}\n")
         sys.exit(2)
     run = Run("view-run", arguments.group_size, _GROUPS_PER_BATCH, arguments.max_token_len, _STEPS)
     try:

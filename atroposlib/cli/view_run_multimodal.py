@@ -9,7 +9,7 @@ from atroposlib.cli import view_run
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve the page until interrupted."""
-    view_run.main(argv, tokenizer="Qwen/Qwen2-VL-2B-Instruct")
+    view_run.main(argv, tokenizer="Qwen/Qwen2-VL-2B-Instruct", prog="view-run-multimodal")
 
 
 if __name__ == "__main__":

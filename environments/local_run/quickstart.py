@@ -6,7 +6,6 @@ policy is evaluated on held-out tasks before and after, greedily, beside a polic
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import shlex
@@ -19,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from atroposlib.flag_parser import FlagParser
 from environments.local_run import programs
 from environments.local_run.curve import draw_png, draw_text, newest_value, read_rewards
 from environments.local_run.evaluation import SuccessRate, read_success_rate
@@ -200,7 +200,7 @@ async def quickstart(settings: Settings, console: Console) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> Settings:
-    parser = argparse.ArgumentParser(prog="./quickstart", description=__doc__)
+    parser = FlagParser(prog="./quickstart", description=__doc__)
     parser.add_argument("--steps", type=int, default=120, help="most training steps")
     parser.add_argument("--minutes", type=float, default=5.0, help="training ends early enough to be done in these")
     parser.add_argument("--eval-size", type=int, default=200, help="held-out tasks of each evaluation")
