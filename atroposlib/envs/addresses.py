@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel
 
 from atroposlib.envs.constants import ENV_NAMESPACE, NAMESPACE_SEP, OPENAI_NAMESPACE
+from atroposlib.envs.server_handling.routes import base_of_route
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig
 from atroposlib.envs.settings import Settings
 from atroposlib.errors import ConfigError
@@ -27,13 +28,15 @@ class _Url:
 
 
 def check_urls(settings: Settings) -> None:
-    """Raises: ConfigError where a URL holds a secret, or an engine's or the trajectory server's is none."""
+    """Raises: ConfigError where a URL holds a secret, is a route of an engine, or leads to no server."""
     for each in _urls(settings):
         if _holds_credentials(each.url):
             instead = f" ({each.key_flag} names the variable that holds a key)" if each.key_flag else ""
             raise ConfigError(
                 f"{each.flag} holds a user name or a password, which would reach files and logs: leave it out{instead}"
             )
+        if each.flag.endswith("base_url"):
+            check_base(each.url, each.flag)
     check_url(settings.env.rollout_server_url, "--env.rollout_server_url")
     for server in _engines(settings):
         if server.base_url:
@@ -89,6 +92,13 @@ def check_url(url: str, flag: str) -> None:
         raise ConfigError(f"{flag}: {url!r} is no URL ({error})") from None
     if scheme not in _PORTS or not host or not port or any(letter.isspace() for letter in url):
         raise ConfigError(f"{flag}: {url!r} is no URL of a server, such as http://localhost:8000")
+
+
+def check_base(url: str, flag: str) -> None:
+    """Raises: ConfigError where the URL of an engine is one of its routes; it begins with ``flag``."""
+    base = base_of_route(url)
+    if base is not None:
+        raise ConfigError(f"{flag}: {url} is a route of an engine; give the base of its routes: {base}")
 
 
 def _address(url: str) -> tuple[str, int | None]:

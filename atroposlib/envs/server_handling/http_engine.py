@@ -33,6 +33,7 @@ from atroposlib.envs.server_handling.http_client import EngineBusy, EngineHttp, 
 from atroposlib.envs.server_handling.known_text import KNOWN_TEXT
 from atroposlib.envs.server_handling.prompt_echo import ECHOED, without_echo
 from atroposlib.envs.server_handling.reasoning import ReasoningConfig
+from atroposlib.envs.server_handling.routes import UNKNOWN_ROUTE, check_routes
 from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig
 from atroposlib.errors import ConfigError, EngineRefused, EngineUnavailable, InferenceError, NotTokenExact
 
@@ -122,6 +123,7 @@ class HttpEngine(APIServer):
         Raises:
             EngineUnavailable: the engine does not answer.
             EngineRefused: it wants another key (401, 403).
+            ConfigError: it knows neither completions nor chats, and its health is not to be left alone.
         """
         if self._facts is None:
             model = await self._model()
@@ -160,6 +162,8 @@ class HttpEngine(APIServer):
                 raise
             if error.status == 404 and model in str(error):
                 await self._check_served(model)
+            elif error.status in UNKNOWN_ROUTE and self.config.health_check:
+                await check_routes(self._http, self.config, model)
             return f"it refused a completion from ids: {error}"
         if answer.prompt_ids != PROBE_PROMPT:
             return f"it was sent the ids {PROBE_PROMPT} and consumed {list(answer.prompt_ids[:8])}"
@@ -252,7 +256,7 @@ class HttpEngine(APIServer):
         try:
             return await self._generate_as_stock(prompt, kwargs)
         except EngineRefused as refused:
-            if refused.status not in (404, 405) or not self.has_own_dialect:
+            if refused.status not in UNKNOWN_ROUTE or not self.has_own_dialect:
                 raise
             with contextlib.suppress(EngineRefused):
                 answer = await self._generate_in_own_dialect(prompt, kwargs)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from atroposlib.envs.addresses import check_url
+from atroposlib.envs.addresses import check_base, check_url
 from atroposlib.envs.settings import read_yaml
 from atroposlib.errors import ConfigError
 from environments.dataset_environment.config_files import expand_variables, find_config
@@ -72,6 +72,7 @@ def _check(agent: AgentConfig, path: Path) -> None:
         if not agent.base_url:
             raise ConfigError(f"{path}: an agent with the engine openai needs its base_url")
         check_url(agent.base_url, f"{path}: base_url")
+        check_base(agent.base_url, f"{path}: base_url")
         return
     for name in ("base_url", "api_key", "wait_s"):
         if getattr(agent, name) is not None:

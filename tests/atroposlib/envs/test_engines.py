@@ -5,7 +5,9 @@ import asyncio
 import pytest
 from aiohttp import web
 
+from atroposlib.api.server import create_app
 from atroposlib.envs.base import ServerBaseline
+from tests.atroposlib.api.serving import serving as api_serving
 from tests.atroposlib.envs.counting_env import ChatEnv, CountingEnv, lines, run
 from tests.atroposlib.envs.server_handling.stub_engine import StubEngine, serving
 from tests.environments.agent_engine import save_tokenizer
@@ -163,11 +165,67 @@ async def test_serve_stops_at_a_tokenizer_of_another_model(tmp_path, capsys):
 
 async def test_a_run_whose_engine_refuses_everything_names_the_model(capsys):
     engine = StubEngine()
-    engine.failures = [404] * 10_000
+    engine.refusals = {"/v1/chat/completions": "this model does not chat"}
     async with serving(engine) as url:
-        words = ("process", "--openai.base_url", url, "--openai.model_name", "absent")
-        assert await asyncio.to_thread(run, ChatEnv, *words) == 2
+        assert await asyncio.to_thread(run, ChatEnv, "process", "--openai.base_url", url) == 2
     assert "does it serve that model? See --openai.base_url and --openai.model_name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "completions", "models", "chat", "chat/completions/?timeout=1"])
+def test_a_route_given_as_the_url_of_the_engine_is_an_error_that_names_the_base(route, capsys):
+    url = f"http://localhost:9/v1/{route}"
+    assert run(ChatEnv, "process", "--openai.base_url", url) == 2
+    said = capsys.readouterr().err
+    assert f"--openai.base_url: {url.rstrip('/')} is a route of an engine" in said
+    assert said.endswith("give the base of its routes: http://localhost:9/v1\n")
+
+
+class Routed(StubEngine):
+    """Knows only some routes."""
+
+    only: tuple[str, ...] = ()
+
+    def routes(self):
+        return {route: answer for route, answer in super().routes().items() if route in self.only}
+
+
+async def test_an_engine_that_knows_nothing_but_chats_is_an_engine(tmp_path, capsys):
+    engine = Routed()
+    engine.only = ("POST /v1/chat/completions",)
+    path = tmp_path / "groups.jsonl"
+    async with serving(engine) as url:
+        words = ("process", "--env.total_steps", "1", "--openai.base_url", url, "--openai.model_name")
+        saving = ("--data_path_to_save_groups", str(path))
+        for more in ((), ("--openai.health_check", "false")):
+            assert await asyncio.to_thread(run, ChatEnv, *words, "stub", *saving, *more) == 0
+        assert await asyncio.to_thread(run, ChatEnv, *words, "absent") == 2
+    assert "--openai.model_name absent: http" in capsys.readouterr().err
+
+
+async def test_a_server_without_the_routes_of_an_engine_is_told_at_once(capsys, caplog):
+    async with serving(Routed()) as url:
+        assert await asyncio.to_thread(run, ChatEnv, "process", "--openai.base_url", url) == 2
+        said = capsys.readouterr().err
+        assert f"--openai.base_url {url}/v1: no engine has its routes there" in said
+        assert "correct it, as in http://localhost:9001/v1 (--openai.health_check false goes on" in said
+        assert "a rollout failed" not in caplog.text
+
+
+async def test_the_base_of_an_engine_that_was_given_another_path_is_found(capsys):
+    async with serving(StubEngine()) as url:
+        assert await asyncio.to_thread(run, ChatEnv, "process", "--openai.base_url", f"{url}/v2") == 2
+        assert f"--openai.base_url {url}/v2: no engine has its routes there" in (said := capsys.readouterr().err)
+        assert said.endswith(f"give {url}/v1\n")
+
+
+async def test_the_trajectory_server_in_the_place_of_the_engine_is_told_at_once(capsys, caplog):
+    async with api_serving(create_app()) as url:
+        for given in (url, f"{url}/v1"):
+            assert await asyncio.to_thread(run, ChatEnv, "process", "--openai.base_url", given) == 2
+            said = capsys.readouterr().err
+            assert f"--openai.base_url {url}/v1: the trajectory server (run-api) is there" in said
+            assert "give the URL of the engine, such as http://localhost:9001/v1" in said
+    assert "a rollout failed" not in caplog.text
 
 
 def test_a_tokenizer_that_is_not_found_is_an_error_that_names_the_flag(tmp_path, monkeypatch, capsys):
