@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 from atroposlib.envs.delivery import leave_out
-from atroposlib.envs.groups import Failures, both, collect_members, fewest_members, merge_items
+from atroposlib.envs.groups import both, collect_members, fewest_members, merge_items
 from atroposlib.envs.methods import called
 from atroposlib.envs.server_handling.server_manager import EngineFacts
 from atroposlib.errors import ConfigError
@@ -41,17 +41,18 @@ from environments.rollouts.boxes import RunBoxes, check_backend_name, plan_of, r
 from environments.rollouts.evaluation import (
     Progress,
     Sample,
-    check_any_valid,
     invalid_sample,
     run_in_order,
     sample_of,
     summarise,
+    tell_invalid,
 )
 from environments.rollouts.grading import as_invalid, valid_reward
 from environments.rollouts.held_out import evaluation_items
 from environments.rollouts.hooks import wrap_hooks
 from environments.rollouts.judge import Judge
 from environments.rollouts.player import Messages, OfferedTools, Rollout, RolloutPlayer, Split
+from environments.rollouts.prompt import prompt_of
 from environments.rollouts.samples import longest_sequence, trained_sequences, untrained_sequence
 from environments.rollouts.statistics import RolloutStatistics
 from environments.rollouts.tool_choice import ToolChoice
@@ -201,7 +202,7 @@ class HermesAgentBaseEnv(BaseEnv):
 
     def _first_messages(self, item: Any) -> Messages:
         system = self.config.system_message(self.config.system_prompt)
-        return [*system, {"role": "user", "content": self.format_prompt(item)}]
+        return [*system, {"role": "user", "content": prompt_of(self, item)}]
 
     async def _play(self, messages: Messages, scope: WorkspaceScope, split: Split = "train") -> Rollout:
         """Raises: RolloutInvalid where the engine or the box failed."""
@@ -300,15 +301,14 @@ class HermesAgentBaseEnv(BaseEnv):
                 )
         finally:
             _group_tools.reset(token)
-        if self._only_evaluates:
-            check_any_valid(samples)
+        tell_invalid(samples, progress.failures, allowed=not self._only_evaluates)
 
     async def _evaluate_item(self, progress: Progress, index: int, item: Any) -> Sample:
         messages = self._first_messages(item)
         key = progress.key(index, item, messages)
         sample = progress.find(key)
         if sample is None:
-            reasons = Failures()
+            reasons = progress.failures.part()
             graded = await collect_members(functools.partial(self._evaluate_once, item, messages), 1, reasons)
             sample = graded[0] if graded else invalid_sample(messages, ", ".join(reasons))
             progress.add(key, sample)

@@ -89,6 +89,9 @@ async def test_an_engine_failure_is_retried_and_never_a_score():
     assert env.rollout_failures == Counter(engine_error=2)
 
 
+QUIETLY = ("--env.use_wandb", "false", "--env.terminal_backend", "local")
+
+
 def refuse_tool_results(env):
     template = env.tokenizer.chat_template
     env.tokenizer.chat_template = template.replace("{%- for message in messages %}", REFUSING, 1)
@@ -134,6 +137,42 @@ async def test_a_method_that_is_not_defined_ends_the_run(method):
     env = make(by_turn(SOLVE[0]), cls=type("Bare", (CountingEnv,), {method: getattr(HermesAgentBaseEnv, method)}))
     with pytest.raises(ConfigError, match=f"Bare must define {method}"):
         await env.collect_trajectories(ITEM)
+
+
+def forgotten(self, item):
+    pass
+
+
+async def awaited(self, item):
+    return "Write"
+
+
+@pytest.mark.parametrize(
+    ("format_prompt", "returned"),
+    [
+        (lambda self, item: [{"role": "user", "content": "Write"}], "a list of messages"),
+        (lambda self, item: item, "a value of type dict"),
+        (lambda self, item: [], "a value of type list"),
+        (forgotten, "None"),
+        (awaited, "a coroutine, since it is written with `async`"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["process", "evaluate"])
+def test_a_prompt_that_is_no_text_ends_the_run(mode, format_prompt, returned, capsys, caplog, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        type("Odd", (CountingEnv,), {"format_prompt": format_prompt}).cli([mode, "--testing", *QUIETLY])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"Odd.format_prompt() returned {returned}; it must return text" in said
+    assert "Traceback" not in said + caplog.text
+
+
+async def test_a_prompt_in_parts_is_sent_as_it_is():
+    parts = [{"type": "text", "text": "Write"}]
+    env = make(by_turn(SOLVE[0]), cls=type("Parts", (CountingEnv,), {"format_prompt": lambda self, item: parts}))
+    group, _ = await env.collect_trajectories(ITEM)
+    assert group["messages"][0][0]["content"] in ("Write", parts)
 
 
 async def test_a_reward_function_that_raises_makes_the_rollout_invalid():
