@@ -32,9 +32,19 @@ _ABSENT: Final[Mapping[str, Any]] = {"overrides": {}, "messages": []}
 
 
 class Failures(Counter[str]):
-    """How many failed for which reason. ``last`` is what the last one said that said anything."""
+    """How many failed for which reason. ``last`` is what the last one said that said anything.
+
+    ``whole`` are those that these are a part of, and that keep what these said.
+    """
 
     last: str = ""
+    whole: Failures | None = None
+
+    def part(self) -> Failures:
+        """Counts for something of its own, such as one item; what they count is counted here, too."""
+        part = Failures()
+        part.whole = self
+        return part
 
 
 def failure_reason(error: BaseException) -> str:
@@ -49,6 +59,9 @@ def count_failure(failures: Failures, reason: str, error: BaseException | None =
     that say the same one after the other the first are shown, and the others at the level of debugging.
     """
     failures[reason] += 1
+    if failures.whole is not None:
+        count_failure(failures.whole, reason, error, what)
+        return
     said = in_one_line(_without_reason(error, reason)) if error is not None else ""
     level = logging.DEBUG if said and said == failures.last and failures[reason] > _SHOWN_REPEATS else logging.WARNING
     failures.last = said or failures.last
@@ -61,6 +74,12 @@ def count_failure(failures: Failures, reason: str, error: BaseException | None =
 def _without_reason(error: BaseException, reason: str) -> str:
     """What an error says, less the reason that it is logged under anyway."""
     return error.detail if isinstance(error, RolloutInvalid) and error.reason == reason else str(error)
+
+
+def told(reasons: Counter[str], last: str) -> str:
+    """Why something was left out and how often, in one line, with what the last failure said."""
+    counts = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common()) or "no reason was given"
+    return f"{counts}; the last said: {last}" if last else counts
 
 
 def in_one_line(said: str) -> str:

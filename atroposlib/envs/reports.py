@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from atroposlib.envs import metrics
 from atroposlib.envs.eval_results import Evaluation
-from atroposlib.envs.groups import Failures
+from atroposlib.envs.groups import Failures, told
 from atroposlib.envs.masking import masked
 from atroposlib.envs.queue_client import QueueClient
 from atroposlib.envs.recording import writing
@@ -109,9 +109,7 @@ class EnvReports:
 
     def failure_summary(self) -> str:
         """Why rollouts and groups were left out so far, in one line."""
-        reasons = self.rollout_failures + self.dropped_groups
-        told = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common()) or "no reason was given"
-        return f"{told}; the last said: {self.rollout_failures.last}" if self.rollout_failures.last else told
+        return told(self.rollout_failures + self.dropped_groups, self.rollout_failures.last)
 
     async def evaluate_log(
         self,

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Self
 
-from atroposlib.envs.groups import first_error
+from atroposlib.envs.groups import Failures, first_error, told
 from atroposlib.envs.offline import NothingCollected
 from atroposlib.envs.recording import writing
 from atroposlib.line_file import LineFile
@@ -69,12 +69,19 @@ def summarise(samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
-def check_any_valid(samples: Sequence[Sample]) -> None:
-    """Raises: NothingCollected where not one rollout was valid, so that nothing was found out."""
-    if samples and all(sample["reward"] is None for sample in samples):
-        reasons = Counter(sample["error"] for sample in samples).most_common()
-        told = ", ".join(f"{reason} ({count})" for reason, count in reasons)
-        raise NothingCollected(f"none of {len(samples)} items gave a valid rollout: {told}")
+def tell_invalid(samples: Sequence[Sample], failures: Failures, *, allowed: bool) -> None:
+    """Say how many items gave no valid rollout, and why. ``failures``: those of this run.
+
+    Raises: NothingCollected where none gave one, so that nothing was found out, and that is not ``allowed``.
+    """
+    reasons = Counter(sample["error"] for sample in samples if sample["reward"] is None)
+    if not reasons:
+        return
+    if reasons.total() == len(samples) and not allowed:
+        raise NothingCollected(f"none of {len(samples)} items gave a valid rollout: {told(reasons, failures.last)}")
+    logger.warning(
+        "%d of %d items gave no valid rollout: %s", reasons.total(), len(samples), told(reasons, failures.last)
+    )
 
 
 async def run_in_order(
@@ -99,12 +106,16 @@ async def run_in_order(
 
 
 class Progress:
-    """Finished samples on disk, so that a killed evaluation goes on; they count only for the same ``settings``."""
+    """Finished samples on disk, so that a killed evaluation goes on; they count only for the same ``settings``.
+
+    ``failures`` are those of all items since it began, or went on.
+    """
 
     def __init__(self, file: LineFile | None, done: Mapping[str, Sample], settings: str) -> None:
         self._file = file
         self._done = done
         self._settings = settings
+        self.failures = Failures()
 
     @classmethod
     @contextmanager

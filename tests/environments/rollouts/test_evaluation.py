@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from atroposlib.envs.offline import NothingCollected
 from environments.tool_context import ToolContext
 from tests.environments.scripted_env import SOLVE, CountingEnv, by_turn, make
 
@@ -49,6 +50,32 @@ async def test_an_item_that_cannot_be_evaluated_is_counted_and_not_scored(tmp_pa
     assert [sample["reward"] for sample in samples_in(tmp_path)] == [0.5, None, 0.5]
     metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
     assert (metrics["eval/mean_reward"], metrics["eval/num_invalid"]) == (0.5, 1)
+
+
+class Failing(CountingEnv):
+    """Of most items no rollout can be judged."""
+
+    judged = ("word0",)
+
+    async def compute_reward(self, item, result, ctx):
+        if item["word"] not in self.judged:
+            raise OSError("the judge is gone")
+        return 1.0
+
+
+async def test_what_fails_at_every_item_is_shown_three_times_and_told_at_the_end(tmp_path, caplog):
+    await evaluate(make(by_turn(SOLVE[0]), cls=Failing, **folder_settings(tmp_path), eval_size=4))
+    assert caplog.text.count("a rollout failed (reward_error)") == 3
+    assert "3 of 4 items gave no valid rollout: reward_error (3); the last said: " in caplog.text
+    assert "the judge is gone" in caplog.records[-1].getMessage()
+    assert [sample.get("error") for sample in samples_in(tmp_path)] == [None, *["reward_error"] * 3]
+
+
+async def test_an_evaluation_of_nothing_but_failures_is_an_error_that_says_what_the_last_one_said():
+    env = make(by_turn(SOLVE[0]), cls=Failing, eval_size=4)
+    env.judged = ()
+    with pytest.raises(NothingCollected, match=r"none of 4 .*: reward_error \(4\); the last said: .*the judge is gone"):
+        await evaluate(env)
 
 
 async def test_a_killed_evaluation_goes_on_where_it_stopped(tmp_path):
