@@ -38,6 +38,10 @@ BUILDERS: Mapping[str, str] = {
     ".arrow": "arrow",
     ".txt": "text",
 }
+_FOLDERS_OF_SPLITS = frozenset(
+    {"data", "train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"}
+)
+"""Folders that are no configurations, in the hub's layout."""
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -186,8 +190,24 @@ def _load_folder(source: Source, path: Path, datasets: Any) -> Rows:
         return load(str(path / source.config))
     if known != ["default"]:
         raise ConfigError(f"dataset_config: {source.name} has no {source.config!r}; there are {', '.join(known)}")
+    if folders := _folders_of_configurations(path):
+        there = ", ".join(folders)
+        raise ConfigError(f"dataset_config: {source.name} has no {source.config!r}; its folders are {there}")
     logger.warning("%s names no configurations, so %s is taken to be all of it", source.name, source.config)
     return load(str(path))
+
+
+def _folders_of_configurations(path: Path) -> list[str]:
+    """The folders in one without data of its own, where any of them is more than a split or a place for files."""
+    if any(_is_data(file) for file in path.iterdir()):
+        return []
+    shown = [each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    folders = sorted(each.name for each in shown if any(map(_is_data, each.rglob("*"))))
+    return [] if set(folders) <= _FOLDERS_OF_SPLITS else folders
+
+
+def _is_data(path: Path) -> bool:
+    return path.is_file() and any(suffix in BUILDERS for suffix in path.suffixes)
 
 
 def _state_of(folder: Path) -> str:

@@ -174,6 +174,26 @@ def test_folders_need_no_list_of_their_configurations(here):
     assert load("flat") == ROWS
 
 
+def test_folders_of_splits_are_no_configurations(here):
+    write_jsonl(here / "split" / "train" / "a.jsonl", ROWS[:2])
+    write_jsonl(here / "split" / "test" / "a.jsonl", ROWS)
+    write_jsonl(here / "kept" / "data" / "train.jsonl", ROWS)
+    assert load("split", config="main") == ROWS[:2]
+    assert load("kept", config="main") == ROWS
+
+
+@pytest.mark.parametrize("beside", ["README.md", ".git/config.json"])
+def test_a_mistyped_folder_is_told_with_those_that_there_are(here, beside):
+    for name in ("main", "socratic"):
+        write_jsonl(here / "own" / name / "train.jsonl", ROWS)
+    (here / "own" / beside).parent.mkdir(exist_ok=True)
+    (here / "own" / beside).write_text("{}")
+    with pytest.raises(ConfigError, match=r"dataset_config: own has no 'mian'; its folders are main, socratic$"):
+        load("own", config="mian")
+    write_jsonl(here / "own" / "train.jsonl", ROWS)
+    assert load("own", config="mian")
+
+
 def test_a_file_of_an_installed_package_is_found_by_the_package(tmp_path, monkeypatch):
     write_jsonl(tmp_path / "some_benchmark" / "data" / "cases.jsonl", ROWS)
     (tmp_path / "some_benchmark" / "__init__.py").write_text("raise RuntimeError('never imported')")
