@@ -7,7 +7,7 @@ import re
 from difflib import get_close_matches
 from typing import NoReturn
 
-_UNKNOWN = re.compile(r"unrecognized arguments: (--?[A-Za-z][\w-]*)")
+_UNKNOWN = re.compile(r"unrecognized arguments: (?:\S+ )*?(--?[A-Za-z][\w-]*)")
 
 
 class FlagParser(argparse.ArgumentParser):

@@ -19,6 +19,7 @@ import pytest
         ("environments.local_run.quickstart", "./quickstart", ["--minuets", "4"], "; is --minutes meant?"),
         ("trainer.serve", "python -m trainer.serve", ["--modle", "tiny"], "; is --model meant?"),
         ("atroposlib.cli.run_api", "run-api", ["--surely-none"], "arguments: --surely-none (--help lists the flags)"),
+        ("atroposlib.cli.run_api", "run-api", ["stray", "--prot", "1"], "stray --prot 1; is --port meant?"),
         ("atroposlib.cli.run_api", "run-api", ["stray"], "unrecognized arguments: stray (--help lists the flags)"),
     ],
 )
