@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from atroposlib.envs.addresses import check_urls
 from atroposlib.envs.argv import Flag, split_flags
 from atroposlib.envs.cli import defaults_of
 from atroposlib.envs.settings import settings_from
@@ -147,7 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console, errors = Console(), Console(stderr=True)
     try:
         choice = read_command_line(argv)
-        settings_from(split_flags(choice.environment_words), defaults_of(DatasetEnv, "serve"))
+        words = [*choice.environment_words, *(["--openai.base_url", choice.base_url] if choice.base_url else [])]
+        check_urls(settings_from(split_flags(words), defaults_of(DatasetEnv, "serve")))
         choice.folder.mkdir(parents=True, exist_ok=True)
         console.print(f"Logs: {choice.folder / 'logs'}", highlight=False, markup=False, soft_wrap=True)
         with programs.sigterm_as_interrupt():

@@ -54,6 +54,8 @@ def test_an_engine_that_is_there_already_is_asked_and_updated():
         (["--config", "gsm9k"], "no configuration 'gsm9k'"),
         (["--group_sise", "4"], "unknown flag --group_sise"),
         (["--env.temperature", "hot"], "--env.temperature"),
+        (["--base_url", "http://gpu:8000/v1/completions"], "give the base of its routes: http://gpu:8000/v1"),
+        (["--env.judge_base_url", "http://gpu/v1/chat/completions"], "--env.judge_base_url: http://gpu/v1/chat/"),
         (["--training_steps", "many"], "--training_steps: 'many' is no number"),
         (["--trainer.training_steps", "0"], "--training_steps: '0' is no number"),
     ],
