@@ -30,6 +30,7 @@ from environments.dataset_environment.questions.division import shuffled
 from environments.dataset_environment.rewards import make_rewards
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.rollouts.evaluation import Sample, sample_of
+from environments.rollouts.prompt import prompt_of
 from environments.tool_context import ToolContext
 
 if TYPE_CHECKING:
@@ -142,11 +143,14 @@ class DatasetEnv(HermesAgentBaseEnv):
         super().save_checkpoint(step, {"questions_drawn": self.questions_drawn} | dict(data or {}))
 
     def format_prompt(self, item: Question) -> str:
-        """The text of the question."""
+        """The text of the question; a subclass may put it in other words."""
         return item.prompt
 
     def _first_messages(self, item: Question) -> Messages:
-        return item.messages()
+        messages = item.messages()
+        if type(self).format_prompt is not DatasetEnv.format_prompt:
+            messages[len(item.conversation) - 1]["content"] = prompt_of(self, item)
+        return messages
 
     # -- answers
 
@@ -215,7 +219,7 @@ class DatasetEnv(HermesAgentBaseEnv):
     async def attempt(self, item: Question, split: Split = "train") -> Trial:
         """Let the model answer, and judge it. Raises: RolloutInvalid where the engine or the box failed."""
         async with self._scope(item) as scope:
-            rollout = await self._play(item.messages(), scope, split)
+            rollout = await self._play(self._first_messages(item), scope, split)
             scores = await self.judge(item, [rollout.result], [rollout.ctx])
         return Trial(item, rollout.result, scores[0])
 

@@ -6,11 +6,11 @@ from environments.dataset_environment.dataset_env import DatasetEnv
 GSM8K = {"dataset_name": "gsm8k", "dataset_config": "main", "prompt_field": "question", "answer_field": "answer"}
 
 
-def make_env(script, *, token_exact=True, **settings):
+def make_env(script, *, token_exact=True, cls=DatasetEnv, **settings):
     """An environment whose engine answers by ``script``: a list of replies, or a function of the request."""
     engine = ScriptedServer(script, token_exact=token_exact)
     defaults = GSM8K | {"reward_functions": ["accuracy"], "use_wandb": False, "group_size": 2}
-    env = DatasetEnv(DatasetEnv.env_config_cls(**defaults | settings), [engine], testing=True)
+    env = cls(cls.env_config_cls(**defaults | settings), [engine], testing=True)
     env.tokenizer = engine.tokenizer
     env.engine = engine
     return env

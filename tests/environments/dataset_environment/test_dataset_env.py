@@ -50,6 +50,22 @@ async def test_a_group_is_answered_judged_and_recorded_token_by_token():
     assert "tools" not in env.engine.requests[0].arguments
 
 
+async def test_a_subclass_may_put_the_question_in_other_words():
+    class Politely(DatasetEnv):
+        def format_prompt(self, item):
+            return f"{item.prompt} Please." if self.config.seed else [{"role": "user", "content": item.prompt}]
+
+    env = make_env(["It is"] * 2, cls=Politely, seed=1, prefill="So", system_prompt="Add up.")
+    await env.setup()
+    question = await env.get_next_item()
+    group, _ = await env.collect_trajectories(question)
+    said = [message["content"] for message in group["messages"][0]]
+    assert said == ["Add up.", f"{question.prompt} Please.", "SoIt is"]
+    env.config.seed = 0
+    with pytest.raises(ConfigError, match=r"Politely.format_prompt\(\) returned a list of messages"):
+        await env.collect_trajectories(question)
+
+
 def add_up_text(question):
     return f"It is \\boxed{{{question.answer.rpartition(' ')[2]}}}"
 
