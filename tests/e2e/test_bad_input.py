@@ -242,7 +242,7 @@ def test_an_agent_that_asks_its_model_nothing_is_not_taken_for_an_engine_that_fa
     words = ("--env.terminal_backend", "bubblewrap", "--env.agent_command", "true", "--env.total_steps", "1")
     ended = run(with_engine("process", engines["one"], *words), folder)
     assert ended.returncode == 1
-    told = "nothing_asked: agent_command asked its model nothing; it ended with 0: no output"
+    told = "agent_command asked its model nothing; it ended with 0: no output"
     last = ended.stderr.strip().splitlines()[-1]
     assert re.search(rf"items in a row gave no group: nothing_asked \(\d+\); the last said: {told}$", last)
 
