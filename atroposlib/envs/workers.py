@@ -178,7 +178,14 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
         except BaseException:  # noqa: BLE001  (raised by result() below)
             break
     if cancelled is not None:
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("clean-up failed", exc_info=task.exception())
+        _tell_of(None if task.cancelled() else task.exception())
         raise cancelled
     return task.result()
+
+
+def _tell_of(failure: BaseException | None) -> None:
+    """What a clean-up ended with that nobody waits for any more; a mistake of the user needs no traceback."""
+    if isinstance(failure, ConfigError):
+        logger.error("%s", failure)
+    elif failure is not None:
+        logger.error("clean-up failed", exc_info=failure)
