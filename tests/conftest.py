@@ -2,10 +2,18 @@
 
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Let signals reach the programs under test also where a shell or ``nohup`` started the suite without them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
