@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from atroposlib.flag_parser import FlagParser
@@ -85,9 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     name = f"inf_node_{arguments.node_num}"
     tracker = make_tracker("wandb", f"runs/{name}", project=run["project"], group=run["group"], name=name)
     try:
-        watch(api, tracker, arguments.node_num, _GPUS // arguments.tp)
-    except KeyboardInterrupt:
-        pass
+        with suppress(KeyboardInterrupt):  # the way in which it is ended
+            watch(api, tracker, arguments.node_num, _GPUS // arguments.tp)
     finally:
         tracker.finish()
 
