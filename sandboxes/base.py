@@ -258,6 +258,8 @@ class Sandbox(ABC):
     async def send(self, process_id: str, data: bytes, *, eof: bool = False) -> None:
         """Write to the standard input of a background process, or end it; one that has ended takes nothing.
 
+        Waits while the process does not read, for as long as that lasts: whoever may not wait sets a limit of its own.
+
         Raises: KeyError where this box has none of this id; SandboxClosed.
         """
 
